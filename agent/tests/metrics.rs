@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use justitia_agent::report::metrics::{MAX_BYTES, text};
+use justitia_agent::status::metrics::{MAX_BYTES, text};
 use justitia_api::{
     AppStatus, CurveStatus, KnobOwner, KnobStatus, ProbeDrops, Status, TenantStatus, escape,
 };
@@ -140,7 +140,7 @@ fn series_are_bounded_and_what_is_left_out_is_told() {
 /// Each row of the table has a sample, and each sample has a row.
 #[test]
 fn the_reference_lists_what_is_served() {
-    let reference = justitia_agent::report::metrics::reference::markdown();
+    let reference = justitia_agent::status::metrics::markdown();
     let listed = reference.lines().filter_map(|l| {
         let (name, _) = l.strip_prefix("| `")?.split_once('`')?;
         Some(name.to_owned())

@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use justitia_agent::enforce::knob_store::{KnobStore, RestoreOutcome, WriteOutcome, reset};
-use justitia_agent::enforce::protection::ProtectionController;
-use justitia_agent::enforce::reclaim::{OwnLimits, Pressure};
-use justitia_agent::monitor::device::{DiskDiscovery, DiskIdentity, block_devices, disks};
-use justitia_agent::monitor::{CgroupTree, Changes, MemorySampler};
+use justitia_agent::device::{DiskDiscovery, DiskIdentity, block_devices, disks};
+use justitia_agent::knobs::{KnobStore, RestoreOutcome, WriteOutcome, reset};
+use justitia_agent::page_cache::ProtectionController;
+use justitia_agent::page_cache::reclaim::{OwnLimits, Pressure};
+use justitia_agent::page_cache::{CgroupTree, MemorySampler};
+use justitia_cgroup_tree::Changes;
 use justitia_kernel::Error;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::io::DevId;

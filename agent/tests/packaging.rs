@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use justitia_agent::report::metrics::text;
+use justitia_agent::status::metrics::text;
 use justitia_api::{AppStatus, CurveStatus, Status, TenantStatus};
 
 fn packaging() -> PathBuf {

@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use justitia_agent::report::socket::Socket;
+use justitia_agent::status::socket::Socket;
 use justitia_api::client::{ask, ask_within};
 use justitia_api::{Status, TenantStatus};
 

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use justitia_agent::config::{Checked, Config};
-use justitia_agent::enforce::knob_store::{KnobStoreError, preview_reset, reset as reset_knobs};
-use justitia_agent::enforce::watchdog::{TIMEOUT, interrupt, watch};
+use justitia_agent::knobs::reset as reset_knobs;
+use justitia_agent::knobs::watchdog::{TIMEOUT, interrupt, watch};
+use justitia_agent::knobs::{KnobStoreError, preview_reset};
 use justitia_api::client::ask;
 use justitia_api::escape::plain_lines;
 use justitia_kernel::cgroup::CgroupFs;
@@ -122,7 +123,7 @@ pub(crate) struct RechargeHelper {
 }
 
 pub(crate) fn recharge_helper(args: &RechargeHelper) -> anyhow::Result<ExitCode> {
-    justitia_agent::enforce::recharge::run_helper(args.parent)?;
+    justitia_agent::recharge::run_helper(args.parent)?;
     Ok(ExitCode::SUCCESS)
 }
 

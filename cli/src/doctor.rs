@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use justitia_agent::config::DEFAULT_PATH;
-use justitia_agent::enforce::credits::{DiskSupport, disk_support};
+use justitia_agent::device::credits::{DiskSupport, disk_support};
 use justitia_kernel::capabilities::{
     Capabilities, CapabilityId, FeatureSupport, Paths, State, SupportLevel,
 };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use clap::Args;
 use justitia_agent::config::Config;
-use justitia_agent::enforce::knob_store::{RestoreOutcome, preview_reset};
+use justitia_agent::knobs::{RestoreOutcome, preview_reset};
 use justitia_api::escape::plain_lines;
 use justitia_api::{Status, TenantStatus};
 use justitia_cgroup_tree::MAX_DEPTH;

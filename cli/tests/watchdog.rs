@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use justitia_agent::enforce::watchdog::{INTERRUPT, TIMEOUT};
+use justitia_agent::knobs::watchdog::{INTERRUPT, TIMEOUT};
 
 /// A watchdog of the process `agent`, without heartbeats.
 fn watchdog(state: &Path, agent: u32) -> Child {

@@ -1,8 +1,349 @@
-//! The agent: its state, and the stages of a tick of its loop.
+//! The agent: one tick of its loop, stage by stage, and what it does when cgroups come and go.
 
-mod events;
 #[cfg(test)]
 mod tests;
-mod tick;
 
-pub use self::tick::Agent;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use justitia_api::{Action, Reason, ReclaimExemption, Rule};
+use justitia_cgroup_tree::Changes;
+use justitia_kernel::cgroup::{CgroupFs, CgroupId};
+use justitia_kernel::proc::ProcFs;
+
+use crate::config::Config;
+use crate::device::credits::Credits;
+use crate::knobs::log_restored;
+use crate::model::{Key, Snapshot};
+use crate::monitor::{AppIoMonitor, Monitor, Switches, thread_cpu};
+use crate::page_cache::protection::marked_external;
+use crate::page_cache::reclaim::{ReclaimController, Reclaimer};
+use crate::page_cache::{Entitlements, ProtectionController, ReclaimFeatures, UnmanagedReclaim};
+use crate::recharge::RechargeController;
+use crate::status::decision_log::{Decided, DecisionLog};
+
+/// Memory and tenants are sampled at least this often, to keep the protection and the status current.
+const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
+/// While free memory is short they are sampled at least this often, even if the CPU budget is used up.
+const SAMPLE_PERIOD_WHEN_SHORT: Duration = Duration::from_millis(250);
+/// The next tick comes after half of the time in which free memory could fall to the headroom: milliseconds for each
+/// second of it.
+const WAIT_MS_PER_SECOND: u64 = 500;
+
+/// The agent.
+#[derive(Debug)]
+pub struct Agent {
+    pub(crate) config: Config,
+    pub(crate) monitor: Monitor,
+    pub(crate) protection: ProtectionController,
+    pub(crate) credits: Credits,
+    pub(crate) recharge: RechargeController,
+    pub(crate) reclaim: ReclaimController,
+    pub(crate) features: ReclaimFeatures,
+    pub(super) switches: Switches,
+    pub(crate) decisions: DecisionLog,
+    pub(crate) started: Instant,
+    last_sample: Option<Instant>,
+    /// When free memory was last seen to suffice, or reclaim was planned.
+    answered: Instant,
+    last_protection: Option<Instant>,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) entitlements: Entitlements,
+}
+
+impl Agent {
+    /// Samples everything once. With a reclaimer the agent acts; without one it only observes.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn new(
+        config: Config,
+        fs: &CgroupFs,
+        features: ReclaimFeatures,
+        protection: ProtectionController,
+        reclaimer: Option<Reclaimer>,
+        app_io: AppIoMonitor,
+    ) -> justitia_kernel::Result<Self> {
+        let now = Instant::now();
+        let observe = reclaimer.is_none();
+        let proc = ProcFs::open(Path::new("/proc"))?;
+        let monitor = Monitor::new(fs, proc, features, &config, app_io, now)?;
+        let credits = Credits::open(&config, fs.root());
+        let recharge = RechargeController::open(&config, fs.root().id(), !observe);
+        let mut agent = Self {
+            credits,
+            recharge,
+            config,
+            monitor,
+            protection,
+            reclaim: ReclaimController::new(reclaimer, features),
+            features,
+            switches: Switches::new(Path::new("/sys"), now),
+            decisions: DecisionLog::new(now, observe),
+            started: now,
+            last_sample: None,
+            answered: now,
+            last_protection: None,
+            snapshot: Snapshot::default(),
+            entitlements: Entitlements::default(),
+        };
+        for id in agent.monitor.cgroups.breadth_first() {
+            agent.protection.on_cgroup_added(&agent.monitor.cgroups, id);
+        }
+        Ok(agent)
+    }
+
+    /// One tick of the loop. Returns the longest time until the next.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read any more.
+    pub fn tick(&mut self, now: Instant) -> justitia_kernel::Result<Duration> {
+        let decided = self.reclaim.take_results(&mut self.monitor, now);
+        self.record_all(decided, now);
+        let mut changes = self.monitor.poll(&self.config, now);
+        self.follow_switches(now, &mut changes);
+        self.monitor.sample_reuse(self.entitlements.capacity, now);
+        let short = self.is_memory_short(now);
+        if self.is_sample_due(short, now) {
+            self.sample(now, &mut changes)?;
+            self.update_entitlements(now);
+            self.reclaim_excess(now, &mut changes);
+            self.protect(now);
+            self.last_sample = Some(now);
+            self.answered = now;
+        } else if !short {
+            self.answered = now;
+        }
+        self.apply_changes(&changes, now);
+        self.update_device_bandwidth(now);
+        self.reclaim_excess_of_writers(now);
+        self.recharge_shared_files(now);
+        Ok(self.next_wait(now))
+    }
+
+    /// Goes on with another LRU or other schedulers of disks, if an operator has switched them.
+    fn follow_switches(&mut self, now: Instant, changes: &mut Changes) {
+        if let Some(features) = self.switches.poll(self.features, now) {
+            let (multi_gen, bfq) = (features.multi_gen, features.bfq);
+            tracing::info!(multi_gen, bfq, "the LRU or a disk's scheduler was switched");
+            self.features = features;
+            self.monitor.set_features(features, changes);
+        }
+    }
+
+    /// Whether it is time for a sample: each [`SAMPLE_PERIOD`], and earlier while free memory is short.
+    fn is_sample_due(&mut self, short: bool, now: Instant) -> bool {
+        let elapsed = self.last_sample.map(|at| now - at);
+        if elapsed.is_none_or(|elapsed| elapsed >= SAMPLE_PERIOD) {
+            return true;
+        }
+        let overdue = elapsed.is_some_and(|elapsed| elapsed >= SAMPLE_PERIOD_WHEN_SHORT);
+        short && (overdue || self.monitor.budget.allows())
+    }
+
+    /// Samples the memory and the tenants.
+    fn sample(&mut self, now: Instant, changes: &mut Changes) -> justitia_kernel::Result<()> {
+        let freed = self.reclaim.take_freed();
+        self.monitor.sample(now, freed, changes)
+    }
+
+    /// Takes a snapshot of what was sampled, and computes what each tenant is entitled to.
+    pub(super) fn update_entitlements(&mut self, now: Instant) {
+        let reclaim = &self.reclaim;
+        // The kernel's reclaim from the root spares protected cgroups alone.
+        let unmanaged = (self.monitor.unmanaged.reclaim()
+            == Some(UnmanagedReclaim::RootMemoryReclaim)
+            && self.monitor.cgroups.has_unmanaged_cgroups())
+        .then_some(ReclaimExemption::UnmanagedChild);
+        let exempt = |key: Key| {
+            let unmanaged = unmanaged.filter(|_| key == Key::Unmanaged);
+            unmanaged.or_else(|| reclaim.exempt(key, now))
+        };
+        self.snapshot = self
+            .monitor
+            .snapshot(&self.config, now, reclaim.in_flight(now), exempt);
+        self.entitlements = Entitlements::of(&self.snapshot, &self.config.policy());
+    }
+
+    /// Reclaims from the tenants above their entitlement, if free memory is short.
+    fn reclaim_excess(&mut self, now: Instant, changes: &mut Changes) {
+        let mut intents = self.reclaim.intents(&self.snapshot, &self.entitlements);
+        let outdated = ReclaimController::outdated(&self.monitor, &intents, now);
+        if !outdated.is_empty() {
+            for id in outdated {
+                self.monitor.sample_one(id, now, changes);
+            }
+            self.update_entitlements(now);
+            intents = self.reclaim.intents(&self.snapshot, &self.entitlements);
+        }
+        let since = self.answered;
+        let decided = self
+            .reclaim
+            .tick(&self.monitor, &self.config, intents, since);
+        self.record_all(decided, now);
+    }
+
+    /// Reclaims the pages that buffered writers hold beyond their dirty budget.
+    fn reclaim_excess_of_writers(&mut self, now: Instant) {
+        for excess in self.credits.surpluses() {
+            let (config, snapshot) = (&self.config, &self.snapshot);
+            let decided = self
+                .reclaim
+                .reclaim_from_writer(&self.monitor, config, snapshot, excess);
+            self.record_all(decided.into_iter().collect(), now);
+        }
+    }
+
+    /// Writes `memory.low` as planned, and retries failed restores, at most each [`SAMPLE_PERIOD`].
+    fn protect(&mut self, now: Instant) {
+        if self
+            .last_protection
+            .is_some_and(|at| now - at < SAMPLE_PERIOD)
+        {
+            return;
+        }
+        let decided =
+            self.protection
+                .tick(&self.monitor.cgroups, &self.snapshot, &self.entitlements);
+        for one in &decided {
+            // It counts at once, though the event of that write may have been lost.
+            if let (Key::Cgroup(id), Action::MarkExternal { .. }) = (one.key, &one.action) {
+                self.monitor.cgroups.read_low(id);
+            }
+        }
+        self.record_all(decided, now);
+        let restored = self.protection.retry_restores();
+        log_restored("it could not be restored before", &restored);
+        self.last_protection = Some(now);
+    }
+
+    /// Sets the limits of contended disks.
+    fn update_device_bandwidth(&mut self, now: Instant) {
+        let store = self.protection.store_mut();
+        self.credits.turn(&self.config, &self.monitor, store, now);
+        let changed = self.credits.moved();
+        if !changed.is_empty() {
+            // Our own writes cause events too. Handled now, they do not cause another tick.
+            let changes = self.monitor.process_events(&self.config, now);
+            self.apply_changes(&changes, now);
+        }
+        for change in changed {
+            let key = match change.id {
+                id if id == self.monitor.cgroups.root() => Key::Unmanaged,
+                id => Key::Cgroup(id),
+            };
+            let knob = change.knob.to_string();
+            let action = match change.to {
+                Some(to) => Action::Set {
+                    knob,
+                    from: None,
+                    to,
+                },
+                None => Action::Restore { knob },
+            };
+            self.record(Decided::new(key, action, Reason::Text(change.why)), now);
+        }
+    }
+
+    /// Moves the charge of shared files to the tenants that should have it.
+    fn recharge_shared_files(&mut self, now: Instant) {
+        let (snapshot, entitlements) = (&self.snapshot, &self.entitlements);
+        let decided = self
+            .recharge
+            .tick(&mut self.monitor, snapshot, entitlements, now);
+        self.record_all(decided, now);
+    }
+
+    /// The time until the next tick: it has to come before the free memory above the headroom can be used up.
+    fn next_wait(&mut self, now: Instant) -> Duration {
+        let memory = self.monitor.memory.memory(now);
+        let headroom = self.config.policy().free_headroom(&memory);
+        // Nothing fills memory faster than a quarter of it a second for long.
+        let speed = memory.consumption_rate().max(memory.total / 4).max(1);
+        let above = memory.free.saturating_sub(headroom);
+        let millis = above.saturating_mul(WAIT_MS_PER_SECOND) / speed;
+        let shortest = match (memory.consumption_rate() > 0, self.monitor.budget.allows()) {
+            (true, true) => 50,
+            (true, false) => 100,
+            (false, _) => 200,
+        };
+        let wait = Duration::from_millis(millis.clamp(shortest, 1000));
+        self.credits.wait(now).map_or(wait, |soon| soon.min(wait))
+    }
+
+    /// Whether free memory is short, or will be in a moment.
+    fn is_memory_short(&self, now: Instant) -> bool {
+        let memory = self.monitor.memory.memory(now);
+        memory.free < self.config.policy().free_headroom(&memory)
+    }
+
+    /// Does work that a client has asked for; it does not count against the monitor's CPU budget.
+    pub(crate) fn answer(&mut self, work: impl FnOnce(&mut Self)) {
+        let before = thread_cpu();
+        work(self);
+        let cost = thread_cpu().saturating_sub(before);
+        self.monitor.budget.refund(cost);
+    }
+
+    /// The tenants' ids in the order of the snapshot.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Option<CgroupId>> {
+        self.snapshot.tenants.values().map(|t| match t.key {
+            Key::Cgroup(id) => Some(id),
+            Key::Unmanaged => None,
+        })
+    }
+}
+
+// Cgroups that come and go, knobs that were written, and the decision log.
+
+impl Agent {
+    /// Tells all parts that keep state of cgroups which cgroups were added and removed, and which knobs were written.
+    pub(super) fn apply_changes(&mut self, changes: &Changes, now: Instant) {
+        if changes.weights_changed {
+            self.credits.stir(now);
+        }
+        for id in &changes.removed {
+            let key = Key::Cgroup(*id);
+            self.monitor.app_io.remove(*id);
+            self.protection.on_cgroup_removed(*id);
+            self.credits.gone(*id);
+            self.decisions.forget(key);
+            self.reclaim.on_cgroup_removed(*id);
+        }
+        for id in &changes.added {
+            self.protection.on_cgroup_added(&self.monitor.cgroups, *id);
+        }
+        for (id, knob) in &changes.knobs_written {
+            let external = self.protection.external(*id, *knob);
+            let low = self
+                .protection
+                .on_knob_written(&self.monitor.cgroups, *id, *knob);
+            self.monitor.cgroups.record_low(*id, low);
+            if external.is_none()
+                && let Some(found) = self.protection.external(*id, *knob)
+            {
+                let applied = None;
+                let rule = Rule::ExternalWrite { found, applied };
+                self.record(marked_external(*id, *knob, rule), now);
+            }
+        }
+    }
+
+    /// Adds decisions to the decision log.
+    pub(super) fn record_all(&mut self, all: Vec<Decided>, now: Instant) {
+        for decided in all {
+            self.record(decided, now);
+        }
+    }
+
+    /// Adds a decision to the decision log.
+    pub(super) fn record(&mut self, decided: Decided, now: Instant) {
+        let path = self.path(decided.key);
+        self.decisions.record(&path, decided, now);
+    }
+
+    /// The name of a tenant for people.
+    pub(crate) fn path(&self, key: Key) -> String {
+        self.monitor.cgroups.tenant_path(key.cgroup())
+    }
+}

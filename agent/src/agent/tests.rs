@@ -1,16 +1,19 @@
 use std::time::{Duration, Instant};
 
 use justitia_api::ReclaimExemption;
+use justitia_cgroup_tree::Changes;
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::probes::Counters;
 use justitia_share::Tree;
 
-use super::tick::Agent;
+use super::Agent;
 use crate::config::Config;
-use crate::enforce::protection::ProtectionController;
-use crate::monitor::{AppIoMonitor, Changes, ReclaimFeatures, Switches, UnmanagedReclaim};
-use crate::plan::{Entitlements, Key, Memory, Policy, Snapshot, fixture};
-use crate::report::status::status;
+use crate::model::{Key, Memory, Snapshot};
+use crate::monitor::{AppIoMonitor, Switches};
+use crate::page_cache::{
+    Entitlements, Policy, ProtectionController, ReclaimFeatures, UnmanagedReclaim, fixture,
+};
+use crate::status::collect::status;
 
 /// An agent that only observes a tree of plain files, with one cgroup, in `dir`.
 fn observer(dir: &std::path::Path) -> Agent {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::escape;
+use justitia_api::escape;
 
 /// One error or warning. Its text is safe to print to a terminal, whatever the file and its name hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 #[cfg(feature = "reference")]
 use documented::DocumentedFields;
+use justitia_api::DemandModel;
 use justitia_cgroup_tree::Rule;
 use justitia_kernel::probes::Limits;
 use justitia_share::Weight;
@@ -13,7 +14,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::value;
-use crate::plan::{DemandModel, Policy};
+use crate::page_cache::Policy;
 
 /// The configuration of the agent. Every key is optional.
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FsWord, StatFs, statfs};
 
 use super::settings::Config;
-use crate::escape;
+use justitia_api::escape;
 
 /// File systems in memory (linux/magic.h).
 const IN_MEMORY: [FsWord; 2] = [/* tmpfs */ 0x0102_1994, /* ramfs */ 0x8584_58f6];

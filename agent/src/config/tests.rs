@@ -70,7 +70,7 @@ fn drop_ins_come_later_and_win() {
     ])
     .unwrap();
     assert!((config.cpu_budget - 0.5).abs() < 1e-9);
-    assert_eq!(config.policy().demand, crate::plan::DemandModel::Usage);
+    assert_eq!(config.policy().demand, justitia_api::DemandModel::Usage);
     assert_eq!(config.unmanaged.weight.get(), 50);
     let both = overrides(&config.rules, Path::new("a/bc"), false);
     assert_eq!(

@@ -9,14 +9,9 @@ use justitia_kernel::probes::{CURVE_BYTES, Counters, IoProbes, Limits, Sample, S
 use justitia_kernel::psi::PsiResource;
 
 use super::cpu_budget::thread_cpu;
-use super::device::{AppBytes, AppIoSource, DiskActivity};
-use super::memory_sampler::CgroupTree;
-use super::probe_drops::{ProbeDrop, drops};
 use super::rate_window::{RateWindows, WindowStats, bytes};
-use super::reuse_sampler::ReuseSampler;
-
-#[cfg(test)]
-mod tests;
+use crate::device::{AppBytes, AppIoSource, DiskActivity};
+use crate::page_cache::{CgroupTree, ReuseSampler};
 
 /// How often the probes are read, at most.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -350,4 +345,145 @@ fn affordable_curves() -> u32 {
     u32::try_from(memory / 512 / CURVE_BYTES)
         .unwrap_or(u32::MAX)
         .max(64)
+}
+
+// Dropped events, and the setting that would have avoided it.
+
+/// One kind of dropped events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeDrop {
+    /// The kind, as a label.
+    pub what: &'static str,
+    /// The number since the probes were attached.
+    pub count: u64,
+    /// The same for people.
+    pub text: String,
+}
+
+/// All kinds, also those of which nothing was dropped. `uses` is
+/// [`IoProbes::dropped_uses`](justitia_kernel::probes::IoProbes::dropped_uses).
+pub(super) fn drops(limits: &Limits, sample: &Sample, uses: u64) -> Vec<ProbeDrop> {
+    let full = format!(
+        "the map has {} entries, one a cgroup (probes.max_cgroups)",
+        limits.max_cgroups
+    );
+    let Sample {
+        dropped_events,
+        map_full,
+        map_busy,
+        ..
+    } = sample;
+    [
+        (
+            "events",
+            *dropped_events,
+            format!("What applications get: {dropped_events} events could not be counted"),
+        ),
+        (
+            "map_full",
+            *map_full,
+            format!("What applications get: {map_full} events count for no tenant; {full}"),
+        ),
+        (
+            "map_busy",
+            *map_busy,
+            format!(
+                "What applications get: {map_busy} events count for no tenant; the map was locked by another CPU"
+            ),
+        ),
+        (
+            "shared_file_evicted",
+            uses,
+            format!(
+                "Shared files: {uses} uses were evicted; the map has {} entries (probes.max_shared_files)",
+                limits.max_shared_files
+            ),
+        ),
+    ]
+    .map(|(what, count, text)| ProbeDrop { what, count, text })
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Until attaching has ended, or long enough to say that it does not.
+    fn wait(monitor: &mut AppIoMonitor) {
+        for _ in 0..10_000 {
+            monitor.take_attached();
+            if !monitor.is_attaching() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn it_is_there_before_the_probes_and_takes_them_when_they_come() {
+        let (allow, allowed) = channel::<()>();
+        let mut monitor = AppIoMonitor::meanwhile(move || {
+            let _ = allowed.recv();
+            AppIoMonitor::unavailable("attached")
+        });
+        monitor.take_attached();
+        assert_eq!(monitor.unavailable_reason(), Some(ATTACHING));
+        assert_eq!(monitor.watch_shared_files(true), Err(ATTACHING.to_owned()));
+        drop(allow);
+        wait(&mut monitor);
+        assert_eq!(monitor.unavailable_reason(), Some("attached"));
+    }
+
+    #[test]
+    fn a_failure_to_attach_is_told() {
+        let mut monitor = AppIoMonitor::meanwhile(|| std::panic::resume_unwind(Box::new(())));
+        wait(&mut monitor);
+        let why = monitor.unavailable_reason().unwrap_or_default();
+        assert!(why.contains("failed"), "{why}");
+    }
+
+    #[test]
+    fn each_drop_is_reported_by_its_cause_alone() {
+        let limits = Limits {
+            max_cgroups: 16,
+            max_shared_files: 64,
+            ..Limits::default()
+        };
+        let none = Sample::default();
+        let dropped = Sample {
+            dropped_events: 7,
+            ..none.clone()
+        };
+        let full = Sample {
+            map_full: 7,
+            ..none.clone()
+        };
+        let busy = Sample {
+            map_busy: 7,
+            ..none.clone()
+        };
+        let cases = [
+            (&dropped, 0, "7 events could not be counted"),
+            (
+                &full,
+                0,
+                "7 events count for no tenant; the map has 16 entries, one a cgroup (probes.max_cgroups)",
+            ),
+            (&busy, 0, "7 events count for no tenant; the map was locked"),
+            (
+                &none,
+                7,
+                "7 uses were evicted; the map has 64 entries (probes.max_shared_files)",
+            ),
+        ];
+        for (sample, uses, expected) in cases {
+            let all = drops(&limits, sample, uses);
+            let some: Vec<_> = all.iter().filter(|drop| drop.count > 0).collect();
+            assert!(
+                matches!(some[..], [ProbeDrop { count: 7, text, .. }] if text.contains(expected)),
+                "expected {expected:?} alone, found {some:?}"
+            );
+        }
+        assert!(drops(&limits, &none, 0).iter().all(|d| d.count == 0));
+    }
 }

@@ -1,31 +1,309 @@
-//! Monitoring: from the kernel's counters to a [`Snapshot`](crate::model::Snapshot), at a bounded cost.
+//! What is sampled when: busy tenants often, quiet ones seldom, all of it within a CPU budget.
 
 mod app_io;
 mod cpu_budget;
-mod decaying_count;
-pub mod device;
-mod handover;
-mod memory_limits;
-mod memory_sampler;
-mod probe_drops;
 mod rate_window;
-mod reclaim_features;
-mod reuse;
-mod reuse_sampler;
-mod schedule;
-mod snapshot;
-mod switches;
-pub(crate) mod system_memory;
-mod unmanaged;
 
 pub use app_io::AppIoMonitor;
 pub use cpu_budget::{CpuBudget, process_cpu, thread_cpu};
-pub use handover::Handover;
-pub use justitia_cgroup_tree::{Changes, memory_low};
-pub use memory_sampler::{CgroupTree, MemoryCounters, MemorySampler, Node};
 pub use rate_window::{WINDOW, WindowStats};
-pub use reclaim_features::ReclaimFeatures;
-pub use reuse::{RECENT_ACCESSES, Reuse, ReuseCounts};
-pub use schedule::Monitor;
-pub use switches::Switches;
-pub use unmanaged::{UnmanagedReclaim, lru_gen_usable};
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use justitia_cgroup_tree::Changes;
+use justitia_kernel::block::bfq_disks;
+use justitia_kernel::cgroup::{CgroupFs, CgroupId};
+use justitia_kernel::proc::ProcFs;
+use justitia_kernel::{Result, lru_gen};
+
+use crate::config::Config;
+use crate::page_cache::system_memory::SystemMemory;
+use crate::page_cache::unmanaged::Unmanaged;
+use crate::page_cache::{
+    CgroupTree, Handover, MemoryCounters, MemorySampler, ReclaimFeatures, ReuseSampler, handover,
+    lru_gen_usable,
+};
+
+/// So many tenants are sampled even if the budget is exhausted: the planners need something to go by.
+const MIN_SAMPLED: usize = 8;
+/// A sample that is younger than this counts as current.
+const CURRENT: Duration = Duration::from_millis(100);
+/// How often the tree is rescanned where events do not report every change.
+const RESCAN_PERIOD: Duration = Duration::from_secs(5);
+/// The least time between two rescans after lost events. A delegatee that makes cgroups fast enough can have events lost
+/// again and again.
+const MIN_RESCAN_PERIOD: Duration = Duration::from_secs(3);
+
+/// Samples the cgroup tree, the memory and the probes.
+#[derive(Debug)]
+pub struct Monitor {
+    /// The managed cgroups.
+    pub cgroups: CgroupTree,
+    /// The host's memory.
+    pub memory: SystemMemory,
+    /// What is in no managed cgroup.
+    pub unmanaged: Unmanaged,
+    /// What applications get.
+    pub app_io: AppIoMonitor,
+    /// The tenants' miss-ratio curves.
+    pub reuse: ReuseSampler,
+    /// What the agent before this one knew of working sets.
+    pub handover: Handover,
+    /// What sampling may cost.
+    pub budget: CpuBudget,
+    pub(super) features: ReclaimFeatures,
+    due: BinaryHeap<Reverse<(Instant, CgroupId)>>,
+    rescanned_at: Instant,
+}
+
+impl Monitor {
+    /// Samples the whole tree once.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn new(
+        fs: &CgroupFs,
+        proc: ProcFs,
+        features: ReclaimFeatures,
+        config: &Config,
+        app_io: AppIoMonitor,
+        now: Instant,
+    ) -> Result<Self> {
+        let mut monitor = Self {
+            cgroups: CgroupTree::new(fs, features.bfq, MemorySampler::new),
+            memory: SystemMemory::new(proc),
+            unmanaged: Unmanaged::new(fs.root().clone(), &features, now),
+            app_io,
+            reuse: ReuseSampler::default(),
+            handover: Handover::default(),
+            budget: CpuBudget::new(config.cpu_budget / 100.0),
+            features,
+            due: BinaryHeap::new(),
+            rescanned_at: now,
+        };
+        monitor.memory.sample(now, 0)?;
+        let mut changes = Changes::default();
+        monitor.cgroups.rescan(&config.rules, now, &mut changes);
+        monitor.schedule(&changes, now);
+        let mut removed = Changes::default();
+        while monitor.sample_next_due(now, &mut removed) > 0 {}
+        monitor.sample_unmanaged(now, &mut removed);
+        monitor.budget.reset();
+        Ok(monitor)
+    }
+
+    /// Reads the free memory and the probes, and processes events. This is cheap, and done every tick.
+    pub fn poll(&mut self, config: &Config, now: Instant) -> Changes {
+        self.memory.poll(now);
+        let changes = self.process_events(config, now);
+        self.app_io.sample(&self.cgroups, now);
+        changes
+    }
+
+    /// Processes the events that have arrived. Rescans the tree where they do not suffice.
+    pub fn process_events(&mut self, config: &Config, now: Instant) -> Changes {
+        let mut changes = self.cgroups.process_events(&config.rules, now);
+        let since = now.saturating_duration_since(self.rescanned_at);
+        if (self.cgroups.events_lost() && since >= MIN_RESCAN_PERIOD)
+            || (self.cgroups.events_incomplete().is_some() && since >= RESCAN_PERIOD)
+        {
+            self.cgroups.rescan(&config.rules, now, &mut changes);
+            self.rescanned_at = now;
+        }
+        self.schedule(&changes, now);
+        changes
+    }
+
+    /// Reads the tenants' reuse times, as far as that is due. `capacity` is the page cache that can be divided, bytes.
+    pub fn sample_reuse(&mut self, capacity: u64, now: Instant) {
+        self.app_io
+            .sample_reuse(&mut self.reuse, &self.cgroups, capacity, now);
+    }
+
+    /// Leaves the tenants' working sets to the next agent, in the state directory.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn hand_over(&self, state: &Path, boot: &str) -> std::io::Result<()> {
+        let ids = self.cgroups.breadth_first().into_iter();
+        let sets = ids.filter_map(|id| Some((id, self.reuse.working_set(id)?)));
+        handover::leave(state, boot, sets)
+    }
+
+    /// Reads the probes now, for the status: their cost may keep two samples seconds apart.
+    pub fn sample_now(&mut self, now: Instant) {
+        self.app_io.sample_now(&self.cgroups, now);
+    }
+
+    /// Samples the host's memory and the tenants that are due, as far as the budget allows, but a few always.
+    /// `freed_by_us`: bytes that this agent's reclaim of cgroups has freed since the last call.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn sample(&mut self, now: Instant, freed_by_us: u64, changes: &mut Changes) -> Result<()> {
+        self.memory.sample(now, freed_by_us)?;
+        let mut sampled = 0;
+        while sampled < MIN_SAMPLED || self.budget.allows() {
+            match self.sample_next_due(now, changes) {
+                0 => break,
+                n => sampled += n,
+            }
+        }
+        self.sample_unmanaged(now, changes);
+        Ok(())
+    }
+
+    /// Samples what is in no managed cgroup: what the host has paged in and no tenant has. What tenants have paged in
+    /// since their last samples would count as its growth. So where it seems to have grown, they are sampled first, as far
+    /// as the budget allows.
+    fn sample_unmanaged(&mut self, now: Instant, changes: &mut Changes) {
+        let top_level_changed = self.cgroups.take_top_level_changed();
+        let host = self.memory.paged_in();
+        let noise = self.memory.memory(now).total / 1024;
+        let mut paged_in = host.saturating_sub(self.tenants_paged_in());
+        if !top_level_changed && self.unmanaged.has_grown(paged_in, noise) {
+            let top_level = self.cgroups.top_level().to_vec();
+            for (sampled, id) in top_level.into_iter().enumerate() {
+                if sampled >= MIN_SAMPLED && !self.budget.allows() {
+                    return;
+                }
+                self.sample_one(id, now, changes);
+            }
+            paged_in = host.saturating_sub(self.tenants_paged_in());
+        }
+        self.unmanaged
+            .record(paged_in, top_level_changed, noise, now);
+    }
+
+    /// Bytes that the cgroups right below the root have paged in, as of their last samples: their file pages and what was
+    /// reclaimed of them.
+    fn tenants_paged_in(&self) -> u64 {
+        let ids = self.cgroups.top_level().iter();
+        ids.filter_map(|id| self.cgroups.get(*id))
+            .map(|node| node.memory.paged_in)
+            .sum()
+    }
+
+    /// Samples one tenant whatever the budget: before something is reclaimed from it.
+    pub fn sample_one(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) {
+        let swap_on = self.memory.swap_on();
+        let Some(node) = self.cgroups.get_mut(id) else {
+            return;
+        };
+        node.used = self.reuse.working_set(id).map_or(0, |set| set.bytes);
+        match node.memory.sample(&node.cgroup, swap_on, now) {
+            Ok(()) => {
+                node.held = node.memory.file + node.memory.slab;
+                node.read_excluded();
+            }
+            Err(error) if error.is_gone() => self.cgroups.remove(id, changes),
+            Err(_) => {}
+        }
+    }
+
+    /// Takes over a tenant's memory counters that were read elsewhere.
+    pub fn record_memory(&mut self, id: CgroupId, counters: &MemoryCounters, now: Instant) {
+        if let Some(node) = self.cgroups.get_mut(id) {
+            node.memory.record(counters, now);
+            node.held = node.memory.file + node.memory.slab;
+        }
+    }
+
+    fn schedule(&mut self, changes: &Changes, now: Instant) {
+        self.due
+            .extend(changes.added.iter().map(|id| Reverse((now, *id))));
+    }
+
+    /// Samples the tenant that has been due for longest. Returns how many cgroups were sampled: 0 if none is due.
+    fn sample_next_due(&mut self, now: Instant, changes: &mut Changes) -> usize {
+        let Some(&Reverse((at, id))) = self.due.peek() else {
+            return 0;
+        };
+        if at > now {
+            return 0;
+        }
+        self.due.pop();
+        self.sample_one(id, now, changes);
+        self.cgroups.check_delegation(id, now, changes);
+        let Some(node) = self.cgroups.get(id) else {
+            return 1;
+        };
+        self.due.push(Reverse((node.memory.due(now), id)));
+        let (busy, parent) = (node.memory.is_busy(), node.parent);
+        1 + parent
+            .filter(|_| busy)
+            .map_or(0, |parent| self.sample_ancestors(parent, now, changes))
+    }
+
+    /// Samples `id` and its ancestors, up to the first with a current sample. A cgroup's page-ins count for all its
+    /// ancestors; without this the difference between the two would show pages that are not there. Returns how many were
+    /// sampled.
+    fn sample_ancestors(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) -> usize {
+        let mut sampled = 0;
+        let mut at = Some(id);
+        while let Some(node) = at.and_then(|id| self.cgroups.get(id)) {
+            if node.memory.age(now).is_some_and(|age| age < CURRENT) {
+                break;
+            }
+            let id = node.cgroup.id();
+            at = node.parent;
+            self.sample_one(id, now, changes);
+            sampled += 1;
+        }
+        sampled
+    }
+}
+
+// The LRU and the disks' schedulers, which an operator can switch while the agent runs.
+
+/// How often the switches are read.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Reads the switches: the LRU, and the disks' schedulers.
+#[derive(Debug)]
+pub struct Switches {
+    sys: PathBuf,
+    read_at: Instant,
+}
+
+impl Switches {
+    /// They were read at `now`, from the sysfs at `sys`.
+    #[must_use]
+    pub fn new(sys: &Path, now: Instant) -> Self {
+        Self {
+            sys: sys.to_owned(),
+            read_at: now,
+        }
+    }
+
+    /// The features by now, if any has changed. What cannot be read stays as it was.
+    pub fn poll(&mut self, features: ReclaimFeatures, now: Instant) -> Option<ReclaimFeatures> {
+        if now.saturating_duration_since(self.read_at) < PERIOD {
+            return None;
+        }
+        self.read_at = now;
+        let mut found = features;
+        if let Ok(Some(bits)) = lru_gen::enabled(&self.sys) {
+            found.multi_gen = bits & 1 == 1;
+        }
+        if let Ok(disks) = bfq_disks(&self.sys.join("block")) {
+            found.bfq = !disks.is_empty();
+        }
+        if found.multi_gen != features.multi_gen {
+            found.lru_gen = found.multi_gen && lru_gen_usable();
+        }
+        (found != features).then_some(found)
+    }
+}
+
+impl Monitor {
+    /// Goes on with other features.
+    pub fn set_features(&mut self, features: ReclaimFeatures, changes: &mut Changes) {
+        self.features = features;
+        self.unmanaged.set_features(&features);
+        self.cgroups.set_bfq(features.bfq, changes);
+    }
+}

@@ -12,7 +12,7 @@ use justitia_share::Fraction;
 use justitia_share::fairness_window::Activity;
 use justitia_share::num::to_f64;
 
-use super::device::DiskActivity;
+use crate::device::DiskActivity;
 
 /// The length of the window.
 pub const WINDOW: Duration = Duration::from_secs(10);

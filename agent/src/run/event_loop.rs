@@ -8,12 +8,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use sd_notify::NotifyState;
 
-use super::error::RunError;
+use super::checks::RunError;
 use crate::agent::Agent;
-use crate::enforce::journal::boot_id;
-use crate::enforce::knob_store::log_restored;
-use crate::report::socket::Socket;
-use crate::report::status::status;
+use crate::knobs::journal::boot_id;
+use crate::knobs::log_restored;
+use crate::status::collect::status;
+use crate::status::socket::Socket;
 
 /// The least time between two ticks, however many events come.
 const MIN_TICK: Duration = Duration::from_millis(20);

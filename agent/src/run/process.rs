@@ -7,8 +7,8 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
-use super::error::RunError;
-use crate::enforce::watchdog::INTERRUPT;
+use super::checks::RunError;
+use crate::knobs::watchdog::INTERRUPT;
 
 /// Installs the signal handlers. Returns a socket that becomes readable when a signal asks the agent to stop.
 ///

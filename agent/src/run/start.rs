@@ -1,26 +1,27 @@
-//! Starts the agent.
+//! Starts the agent: as `justitia run`, or observing inside another process.
 
 use std::time::{Duration, Instant};
 
+use justitia_api::Status;
 use justitia_api::client::ask_within;
 use justitia_kernel::capabilities::{Capabilities, Paths};
 use justitia_kernel::cgroup::CgroupFs;
 use justitia_metrics_http::Server;
 use sd_notify::NotifyState;
 
-use super::checks::{check_features, check_state_dir, reclaim_features, suggestions};
-use super::error::RunError;
+use super::checks::{RunError, check_features, check_state_dir, reclaim_features, suggestions};
 use super::event_loop::AgentLoop;
 use super::process::{handle_signals, lock_memory, raise_descriptor_limit};
 use crate::agent::Agent;
 use crate::config::Config;
-use crate::enforce::journal::boot_id;
-use crate::enforce::knob_store::{KnobStore, log_restored};
-use crate::enforce::protection::ProtectionController;
-use crate::enforce::reclaim::Reclaimer;
-use crate::monitor::{AppIoMonitor, Handover};
-use crate::report::metrics;
-use crate::report::socket::Socket;
+use crate::knobs::journal::boot_id;
+use crate::knobs::{KnobStore, log_restored};
+use crate::monitor::AppIoMonitor;
+use crate::page_cache::reclaim::Reclaimer;
+use crate::page_cache::{Handover, ProtectionController};
+use crate::status::collect::status;
+use crate::status::metrics;
+use crate::status::socket::Socket;
 
 /// How long the metrics wait for the status: less than their clients are served for.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
@@ -105,4 +106,39 @@ fn serve_metrics(config: &Config) -> Result<Option<Server>, String> {
     Server::start(address, text)
         .map(Some)
         .map_err(|error| format!("Metrics are not served at {address}: {error}"))
+}
+
+/// An agent in this process that only observes, for clients on a machine where no agent runs.
+#[derive(Debug)]
+pub struct Standalone {
+    agent: Agent,
+    limitations: Vec<String>,
+}
+
+impl Standalone {
+    /// Samples everything once. Nothing is written, and no socket is created.
+    ///
+    /// # Errors
+    /// If the machine lacks what is needed to observe.
+    pub fn open(config: Config) -> Result<Self, RunError> {
+        let capabilities = Capabilities::detect(&Paths::default());
+        let limitations = check_features(&capabilities, true)?;
+        let fs = CgroupFs::discover()?;
+        raise_descriptor_limit();
+        let app_io = AppIoMonitor::attach(&(&config.probes).into());
+        let protection = ProtectionController::new(None);
+        let features = reclaim_features(&capabilities);
+        let agent = Agent::new(config, &fs, features, protection, None, app_io)?;
+        Ok(Self { agent, limitations })
+    }
+
+    /// Samples again, and returns the status.
+    ///
+    /// # Errors
+    /// If a vital file cannot be read any more.
+    pub fn sample(&mut self) -> Result<Status, RunError> {
+        self.agent.tick(Instant::now())?;
+        self.agent.monitor.sample_now(Instant::now());
+        Ok(status(&self.agent, &self.limitations, true))
+    }
 }

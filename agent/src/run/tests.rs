@@ -13,11 +13,11 @@ use super::checks::check_features;
 use super::event_loop::AgentLoop;
 use crate::agent::Agent;
 use crate::config::Config;
-use crate::enforce::knob_store::KnobStore;
-use crate::enforce::protection::ProtectionController;
-use crate::monitor::system_memory::SystemMemory;
-use crate::monitor::{AppIoMonitor, ReclaimFeatures, thread_cpu};
-use crate::report::socket::Socket;
+use crate::knobs::KnobStore;
+use crate::monitor::{AppIoMonitor, thread_cpu};
+use crate::page_cache::system_memory::SystemMemory;
+use crate::page_cache::{ProtectionController, ReclaimFeatures};
+use crate::status::socket::Socket;
 
 /// An agent that only observes a tree of plain files with one cgroup.
 fn agent(root: &std::path::Path) -> Agent {

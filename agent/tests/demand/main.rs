@@ -11,7 +11,7 @@
 mod machine;
 mod mixtures;
 
-use justitia_agent::plan::Policy;
+use justitia_agent::page_cache::Policy;
 use machine::loads::{hot, once, paced, round, skewed, stream, then, times};
 use machine::{Machine, Random};
 

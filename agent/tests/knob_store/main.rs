@@ -8,11 +8,11 @@ mod restore;
 mod state_directory;
 mod watchdog;
 
-use justitia_agent::enforce::knob_store::{
+use justitia_agent::knobs::watchdog::watch;
+use justitia_agent::knobs::{
     Corruption, KnobStore, KnobStoreError, ResetReport, RestoreOutcome, RestoredKnob, WriteOutcome,
     preview_reset, reset,
 };
-use justitia_agent::enforce::watchdog::watch;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 use justitia_kernel::knob::Knob;
 use std::os::unix::fs::PermissionsExt;

@@ -1,6 +1,6 @@
 //! What `reset` has done, or with `--dry-run` would do, as text and as JSON. Control characters in paths and values are escaped.
 
-use justitia_agent::enforce::knob_store::{Corruption, RestoreOutcome, RestoredKnob};
+use justitia_agent::knobs::{Corruption, RestoreOutcome, RestoredKnob};
 use justitia_api::escape::{encode, plain};
 
 /// The result of restoring a knob.

@@ -93,7 +93,7 @@ fn an_image_layer_is_recharged_to_its_heaviest_user() {
             ));
             let (light, heavy) = (file_of(guest, "light"), file_of(guest, "heavy"));
             assert!(light > 440 && heavy < 20, "{filesystem}: {light} {heavy}");
-            guest.ok("export JUSTITIA_LOG=justitia_agent::enforce::recharge=trace,justitia_agent::plan::recharge=trace,info; start");
+            guest.ok("export JUSTITIA_LOG=justitia_agent::recharge=trace,info; start");
             let reasons = decided(guest, "recharge ");
             let (light, heavy) = (file_of(guest, "light"), file_of(guest, "heavy"));
             println!("{filesystem}: light {light} MiB, heavy {heavy} MiB: {reasons:#?}");
@@ -135,7 +135,7 @@ fn mapped_files_and_files_beyond_the_free_headroom_are_not_recharged() {
             cache light /data/light/root/lib 64
             sh -c 'echo $$ >\"$0/cgroup.procs\" && while :; do dd if=/data/heavy/root/lib of=/dev/null bs=1M count=1 2>/dev/null; done' $C/heavy >/dev/null 2>&1 &
             echo $! >>/run/loads
-            export JUSTITIA_LOG=justitia_agent::enforce::recharge=trace,justitia_agent::plan::recharge=trace,info; start; sleep 18"
+            export JUSTITIA_LOG=justitia_agent::recharge=trace,info; start; sleep 18"
         ));
         let log = guest.ok("grep -a 'a shared file is not recharged' $LOG | tail -40");
         assert!(log.contains("Mapped"), "{log}");

@@ -9,9 +9,9 @@ mod tenant;
 
 use std::time::{Duration, Instant};
 
-use justitia_agent::plan::{
-    Entitlements, Key, Low, Memory, Policy, Snapshot, plan_anonymous, plan_protection, plan_reclaim,
-};
+use justitia_agent::model::{Key, Memory, Snapshot};
+use justitia_agent::page_cache::reclaim::{plan_anonymous, plan_reclaim};
+use justitia_agent::page_cache::{Entitlements, Low, Policy, plan_protection};
 use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::{Tree, Weight};

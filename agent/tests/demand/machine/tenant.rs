@@ -3,8 +3,10 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use justitia_agent::monitor::{MemoryCounters, MemorySampler, RECENT_ACCESSES, Reuse, ReuseCounts};
-use justitia_agent::plan::{Key, Tenant};
+use justitia_agent::model::{Key, Tenant};
+use justitia_agent::page_cache::{
+    MemoryCounters, MemorySampler, RECENT_ACCESSES, Reuse, ReuseCounts,
+};
 use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::memory::MemoryStat;

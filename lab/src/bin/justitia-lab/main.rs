@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use justitia_agent::{config, report::metrics};
+use justitia_agent::{config, status::metrics};
 use justitia_lab::{command_reference, experiment};
 
 /// Experiments on a stock kernel in a virtual machine, and with the hypervisor cache.
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
 fn generate(into: &Path) -> anyhow::Result<()> {
     let documents = [
         ("configuration.md", config::reference::markdown()),
-        ("metrics.md", metrics::reference::markdown()),
+        ("metrics.md", metrics::markdown()),
     ];
     let lab = [("experiment.md", experiment::reference::markdown())];
     command_reference::write(

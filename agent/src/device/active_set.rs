@@ -1,0 +1,238 @@
+//! The tenants that use the disks. They are sampled each time; the others are looked at now and then, as of a thousand
+//! tenants most are inactive.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
+use justitia_kernel::io::{DevId, IoStat};
+
+use super::tenant_io::{AppBytes, AppIoSource, DiskActivity, TenantIo, TenantIoSampler};
+use crate::page_cache::{CgroupTree, Node};
+
+#[cfg(test)]
+mod tests;
+
+/// How often inactive tenants are looked at.
+const SEARCH_PERIOD: Duration = Duration::from_secs(1);
+/// Up to this many tenants, inactive ones are looked at each time.
+const FEW_TENANTS: usize = 64;
+/// A tenant without disk activity for this long is inactive.
+const INACTIVE_AFTER: Duration = Duration::from_secs(10);
+/// The probes miss some I/O, such as the writeback of mapped pages. So the `io.stat` of some inactive tenants is read in
+/// each search, of others each time: this many …
+const IO_STATS: usize = 16;
+/// … or this many without probes, or while disks transfer more than the active tenants account for …
+const MAX_IO_STATS: usize = 640;
+/// … and each at least once in so many searches.
+const MAX_ROUNDS: usize = 240;
+/// The active tenants should account for this fraction of what disks transfer. The rest may be the file system's own I/O.
+const ATTRIBUTED: f64 = 0.9;
+/// The probes are not read for a tenant with more cgroups than this.
+const MAX_CGROUPS: usize = 32;
+
+/// An inactive tenant.
+#[derive(Debug, Default)]
+struct Inactive {
+    /// [`DiskActivity::total`] when it was last looked at.
+    disk_total: u64,
+    /// Its `io.stat` when that was last read.
+    io: Option<Vec<(DevId, IoStat)>>,
+}
+
+/// The tenants by whether they use the disks.
+#[derive(Debug, Default)]
+pub struct ActiveSet {
+    sampler: TenantIoSampler,
+    /// When each was last seen active.
+    active: BTreeMap<CgroupId, Instant>,
+    inactive: HashMap<CgroupId, Inactive>,
+    searched_at: Option<Instant>,
+    /// The number of searches.
+    round: usize,
+    /// Whether disks transfer more than the active tenants account for.
+    unattributed_io: bool,
+}
+
+impl ActiveSet {
+    /// Samples the active tenants. Returns what each did since the last call.
+    pub fn sample(
+        &mut self,
+        cgroups: &CgroupTree,
+        source: &impl AppIoSource,
+        now: Instant,
+    ) -> Vec<(CgroupId, TenantIo)> {
+        let few = cgroups.len() <= FEW_TENANTS;
+        let due = self.searched_at.is_none_or(|at| now - at >= SEARCH_PERIOD);
+        if due {
+            self.searched_at = Some(now);
+            self.round = self.round.wrapping_add(1);
+        }
+        if few || due {
+            self.find_newly_active(cgroups, source, (few, due), now);
+        }
+        let mut samples = Vec::new();
+        let mut ended = Vec::new();
+        for (id, active_at) in &mut self.active {
+            let bytes = app_bytes(cgroups, source, *id);
+            let sample =
+                io_domain(cgroups, *id).map(|cgroup| self.sampler.sample(cgroup, bytes, now));
+            match sample {
+                Some(Ok(Some(io))) => {
+                    if io.is_active() {
+                        *active_at = now;
+                    } else if now - *active_at >= INACTIVE_AFTER {
+                        ended.push(*id);
+                    }
+                    samples.push((*id, io));
+                }
+                Some(Ok(None)) => {}
+                Some(Err(error)) => {
+                    tracing::trace!(%error, "a tenant's I/O cannot be read");
+                    ended.push(*id);
+                }
+                None => ended.push(*id),
+            }
+        }
+        for id in ended {
+            self.becomes_inactive(id, cgroups, source);
+        }
+        samples
+    }
+
+    fn becomes_inactive(&mut self, id: CgroupId, cgroups: &CgroupTree, source: &impl AppIoSource) {
+        self.active.remove(&id);
+        let node = cgroups.get(id);
+        let activity = node.and_then(|node| disk_activity(cgroups, source, node));
+        let inactive = Inactive {
+            disk_total: activity.map_or(0, |activity| activity.total),
+            io: self.sampler.remove(id),
+        };
+        self.inactive.insert(id, inactive);
+    }
+
+    /// Looks for inactive tenants that have become active. `few`: whether there are few tenants. `due`: whether some
+    /// `io.stat` are to be read.
+    fn find_newly_active(
+        &mut self,
+        cgroups: &CgroupTree,
+        source: &impl AppIoSource,
+        (few, due): (bool, bool),
+        now: Instant,
+    ) {
+        for (number, node) in cgroups.io_domains().enumerate() {
+            let cgroup = &node.cgroup;
+            let id = cgroup.id();
+            if self.active.contains_key(&id) {
+                continue;
+            }
+            let activity = disk_activity(cgroups, source, node);
+            let io_stats = if activity.is_none() || self.unattributed_io {
+                MAX_IO_STATS
+            } else {
+                IO_STATS
+            };
+            let rounds = cgroups.len().div_ceil(io_stats).clamp(1, MAX_ROUNDS);
+            let read = due && number % rounds == self.round % rounds;
+            let active = match activity {
+                Some(activity) => {
+                    self.becomes_active(id, activity) || (read && self.io_stat_moved(cgroup))
+                }
+                None => few || (read && self.io_stat_moved(cgroup)),
+            };
+            if active {
+                self.inactive.remove(&id);
+                self.active.insert(id, now);
+            }
+        }
+    }
+
+    /// Takes over what disks transfer, and what of it the last sample accounts for, bytes per second. If that is not nearly
+    /// all, other active tenants are looked for sooner.
+    pub fn note_throughput(&mut self, transferred: f64, attributed: f64) {
+        self.unattributed_io = attributed < ATTRIBUTED * transferred;
+    }
+
+    /// Whether the probes show that an inactive tenant has become active.
+    fn becomes_active(&mut self, id: CgroupId, activity: DiskActivity) -> bool {
+        match self.inactive.entry(id) {
+            Entry::Occupied(mut entry) => {
+                let before = std::mem::replace(&mut entry.get_mut().disk_total, activity.total);
+                activity.total > before
+            }
+            Entry::Vacant(entry) => {
+                entry.insert(Inactive {
+                    disk_total: activity.total,
+                    io: None,
+                });
+                activity.recent
+            }
+        }
+    }
+
+    /// Whether the `io.stat` of an inactive tenant has changed since it was last read.
+    fn io_stat_moved(&mut self, cgroup: &Cgroup) -> bool {
+        let Ok(io) = cgroup.io_stat() else {
+            return false;
+        };
+        let inactive = self.inactive.entry(cgroup.id()).or_default();
+        let moved = inactive.io.as_ref().is_some_and(|before| *before != io);
+        inactive.io = Some(io);
+        moved
+    }
+
+    /// Forgets a removed cgroup.
+    pub fn remove(&mut self, id: CgroupId) {
+        self.sampler.remove(id);
+        self.active.remove(&id);
+        self.inactive.remove(&id);
+    }
+
+    /// Forgets the last samples, as after a pause: the next one begins anew.
+    pub fn reset(&mut self) {
+        self.sampler = TenantIoSampler::default();
+    }
+}
+
+/// The cgroup, if disks are divided among cgroups of which it is one.
+fn io_domain(cgroups: &CgroupTree, id: CgroupId) -> Option<&Cgroup> {
+    let node = cgroups.get(id)?;
+    cgroups.is_io_domain(node).then_some(&node.cgroup)
+}
+
+/// The disk activity of a cgroup and its descendants.
+fn disk_activity(
+    cgroups: &CgroupTree,
+    source: &impl AppIoSource,
+    node: &Node,
+) -> Option<DiskActivity> {
+    let id = node.cgroup.id();
+    // Nearly all are leaves, and there may be thousands.
+    if node.children.is_empty() {
+        return source.disk_activity(id);
+    }
+    cgroups
+        .subtree(id)
+        .try_fold(DiskActivity::default(), |sum, id| {
+            let activity = source.disk_activity(id)?;
+            Some(DiskActivity {
+                total: sum.total + activity.total,
+                recent: sum.recent || activity.recent,
+            })
+        })
+}
+
+/// What the applications in a cgroup and its descendants have read and written. `None` also where reading it would take
+/// long: a delegatee may have made many cgroups.
+fn app_bytes(cgroups: &CgroupTree, source: &impl AppIoSource, id: CgroupId) -> Option<AppBytes> {
+    let subtree: Vec<CgroupId> = cgroups.subtree(id).take(MAX_CGROUPS + 1).collect();
+    if subtree.len() > MAX_CGROUPS {
+        return None;
+    }
+    subtree
+        .into_iter()
+        .try_fold(AppBytes::default(), |sum, id| {
+            Some(sum.plus(source.app_bytes(id)?))
+        })
+}

@@ -1,0 +1,627 @@
+//! Credits at work: looks at the disks, lets the loop decide, and moves `io.max`, `memory.high` and when the kernel
+//! begins to write back through the knob store.
+//!
+//! Safety: a disk without contention carries no limits; everything goes through the knob store, so that it comes
+//! back at the end and after a kill; a value that stood there before is its operator's, and that tenant is not
+//! limited on that disk.
+
+mod disks;
+mod fresh;
+mod guarded;
+mod knobs;
+mod late;
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use justitia_api::escape;
+use justitia_kernel::capabilities::IO_MAX_WITHOUT_INVERSION;
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
+use justitia_kernel::knob::Knob;
+use justitia_kernel::release::{KernelVersion, release};
+use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
+use justitia_share::{Demand, NodeId, Tree};
+
+use super::active_set::ActiveSet;
+use super::credits::disks::Following;
+use super::credits::fresh::Fresh;
+use super::credits::guarded::{Guarded, LetGo};
+use super::credits::knobs::{far, limit, ours_to_write, told, unlimited, yield_foreign};
+use super::credits::late::Late;
+use super::disk::Disk;
+use super::disk_sampler::DiskSampler;
+use super::limits::plan_limits;
+use super::room::{Writer, plan_rooms};
+use super::tenant_io::TenantIo;
+use crate::config::Config;
+use crate::knobs::KnobStore;
+use crate::knobs::watchdog::Watchdog;
+use crate::monitor::Monitor;
+use crate::page_cache::CgroupTree;
+
+pub use super::credits::disks::{DiskSupport, disk_support};
+
+#[cfg(test)]
+mod tests;
+
+/// Disks are looked at this often,
+const PERIOD: Duration = Duration::from_millis(250);
+/// and this often while no limit has moved [`far`], nor any weight, for so long and nobody writes behind dirty pages: a
+/// look, and each limit that follows the chance of a moment, is what the agent costs most.
+/// The loop takes no longer intervals.
+const SELDOM: Duration = Duration::from_secs(1);
+const CALM: Duration = Duration::from_secs(3);
+/// From this part of the time on a disk is busy enough to look at who uses it.
+const BUSY: f64 = 0.7;
+/// A knob of ours is read again this often, whether or not it moves: another writer may have written it.
+const AUDIT: Duration = Duration::from_secs(1);
+/// `memory.high` moves at most this often.
+const ROOMS: Duration = Duration::from_millis(500);
+/// Setting `memory.high` may hold up the agent for so long once; then that knob is left alone.
+const HELD_UP: Duration = Duration::from_secs(1);
+/// A buffered writer that contended counts as one for so long.
+const WRITER: Duration = Duration::from_secs(3);
+/// Why what goes with contention is given back.
+const IDLE: &str = "nobody contends for a disk any more";
+
+/// One disk.
+#[derive(Debug)]
+struct DiskCredits {
+    disk: Disk,
+    meter: DiskSampler,
+    credits: CreditLoop,
+    standing: HashMap<CgroupId, Limits>,
+}
+
+/// Credits of all disks.
+#[derive(Debug)]
+pub struct Credits {
+    disks: Vec<DiskCredits>,
+    /// Where disks come from; `None` where none is divided.
+    following: Option<Following>,
+    users: ActiveSet,
+    writers: HashMap<CgroupId, (Instant, f64)>,
+    highs: HashMap<CgroupId, u64>,
+    late: Late,
+    fresh: Fresh,
+    roomed: Option<Instant>,
+    audited: Option<Instant>,
+    turned: Option<Instant>,
+    /// When a limit last moved [`far`], or came, or went, or a weight moved, or a disk that is not divided began to be busy.
+    restless: Option<Instant>,
+    limits: Vec<String>,
+    /// Gives limits back should we be stopped; started before the first limit.
+    watchdog: Guarded,
+    /// Why each knob of ours stands where it stands.
+    why: HashMap<(CgroupId, Knob), String>,
+    /// Movements that nobody has been told of yet.
+    moved: Vec<Moved>,
+    /// File pages that nobody has reclaimed yet.
+    surpluses: Vec<Surplus>,
+}
+
+/// File pages that a writer holds beyond its room, to be reclaimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Surplus {
+    /// Whose.
+    pub id: CgroupId,
+    /// How many bytes, in this step.
+    pub bytes: u64,
+    /// The facts behind it.
+    pub why: String,
+}
+
+/// A limit that has moved, or has gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Whose.
+    pub id: CgroupId,
+    /// Which knob.
+    pub knob: Knob,
+    /// What stands there now; `None` for what stood there before us.
+    pub to: Option<String>,
+    /// The facts behind it.
+    pub why: String,
+}
+
+impl Credits {
+    /// Credits on this machine's disks, or none, with the reason in [`Credits::limits`].
+    #[must_use]
+    pub fn open(config: &Config, cgroup_root: &Cgroup) -> Self {
+        let release = release(Path::new("/proc")).unwrap_or_default();
+        let mut credits = Self {
+            disks: Vec::new(),
+            following: None,
+            users: ActiveSet::default(),
+            writers: HashMap::new(),
+            highs: HashMap::new(),
+            late: Late::new(cgroup_root.clone()),
+            fresh: Fresh::new(KernelVersion::parse(&release)),
+            roomed: None,
+            audited: None,
+            turned: None,
+            restless: None,
+            limits: Vec::new(),
+            watchdog: Guarded::new(Watchdog::start),
+            why: HashMap::new(),
+            moved: Vec::new(),
+            surpluses: Vec::new(),
+        };
+        if !config.io.enabled {
+            return credits;
+        }
+        if let Err(why) = allowed_on(&release) {
+            credits.limits.push(why);
+            return credits;
+        }
+        let io_cost = cgroup_root.full_path().join("io.cost.qos");
+        credits.following = Some(Following::new(PathBuf::from("/sys"), io_cost));
+        credits.follow_disks(None, Instant::now());
+        credits
+    }
+
+    /// What is not done here, and why.
+    #[must_use]
+    pub fn limits(&self) -> Vec<String> {
+        let left = self.following.as_ref().map(Following::left);
+        [&self.limits, left.unwrap_or_default()].concat()
+    }
+
+    /// The facts behind what stands in a knob of ours; `None` if it is not ours.
+    #[must_use]
+    pub fn why(&self, id: CgroupId, knob: Knob) -> Option<String> {
+        self.why.get(&(id, knob)).cloned()
+    }
+
+    /// Every movement since the last call.
+    pub fn moved(&mut self) -> Vec<Moved> {
+        let moved = std::mem::take(&mut self.moved);
+        for one in &moved {
+            match &one.to {
+                Some(_) => self.why.insert((one.id, one.knob), one.why.clone()),
+                None => self.why.remove(&(one.id, one.knob)),
+            };
+        }
+        moved
+    }
+
+    /// What has to be reclaimed since the last call.
+    pub fn surpluses(&mut self) -> Vec<Surplus> {
+        std::mem::take(&mut self.surpluses)
+    }
+
+    /// The agent ends without having given everything back: the watchdog is to try, once the agent is gone.
+    pub const fn leave_to_watchdog(&mut self) {
+        self.watchdog.take_over();
+    }
+
+    /// Whether anybody is limited on any disk.
+    fn engaged(&self) -> bool {
+        self.disks.iter().any(|disk| disk.credits.engaged())
+    }
+
+    /// How long the loop may wait for the next turn.
+    #[must_use]
+    pub fn wait(&self, now: Instant) -> Option<Duration> {
+        let turned = self.turned.filter(|_| !self.disks.is_empty())?;
+        let period = self.period(now);
+        Some(period.saturating_sub(now.saturating_duration_since(turned)))
+    }
+
+    /// How often to look.
+    fn period(&self, now: Instant) -> Duration {
+        let restless = self.restless.map(|at| now - at);
+        period(self.engaged() && self.writers.is_empty(), restless)
+    }
+
+    /// A weight has moved: what is divided is looked at soon, and often for a while.
+    pub const fn stir(&mut self, now: Instant) {
+        self.restless = Some(now);
+    }
+
+    /// A cgroup is gone.
+    pub fn gone(&mut self, id: CgroupId) {
+        self.users.remove(id);
+        self.writers.remove(&id);
+        self.highs.remove(&id);
+        self.why.retain(|(of, _), _| *of != id);
+        for disk in &mut self.disks {
+            disk.standing.remove(&id);
+        }
+    }
+
+    /// One turn, if it is time. Without a knob store nothing is written.
+    pub fn turn(
+        &mut self,
+        config: &Config,
+        monitor: &Monitor,
+        mut store: Option<&mut KnobStore>,
+        now: Instant,
+    ) {
+        self.follow_disks(store.as_deref_mut(), now);
+        let waited = self.turned.map(|at| now - at);
+        let early = waited.is_some_and(|w| w + Duration::from_millis(10) < self.period(now));
+        if self.following.is_none() || early {
+            return;
+        }
+        self.turned = Some(now);
+        let done = self.act(config, monitor, store.as_deref_mut(), now);
+        let Some(store) = store else { return };
+        if let Err(why) = done {
+            self.let_go(store, why);
+            self.watchdog.heartbeat(Instant::now());
+        }
+        let cgroup = |id| Some(&monitor.cgroups.get(id)?.cgroup);
+        self.fresh.keep(self.writers.keys().copied(), cgroup);
+    }
+
+    /// Has a watchdog watch over what stands, if anything does: without one nothing stays.
+    fn keep_guarded(&mut self, config: &Config, store: &KnobStore) -> Result<(), LetGo> {
+        let limits = |knob| !matches!(knob, Knob::MemoryLow);
+        let stands = !self.watchdog.watches() && store.owned().any(|(_, knob, ..)| limits(knob));
+        if stands && !self.watchdog.ready(&config.state_dir) {
+            return Err(LetGo::NoWatchdog);
+        }
+        Ok(())
+    }
+
+    /// What a turn does, until it is held up for too long.
+    fn act(
+        &mut self,
+        config: &Config,
+        monitor: &Monitor,
+        mut store: Option<&mut KnobStore>,
+        now: Instant,
+    ) -> Result<(), LetGo> {
+        // A turn may have begun long ago. One moment for both: a stop between question and beat shows in the next.
+        let moment = Instant::now();
+        self.watchdog.check_lease(moment)?;
+        self.watchdog.heartbeat(moment);
+        if let Some(store) = store.as_deref() {
+            self.keep_guarded(config, store)?;
+        }
+        let intervals: Vec<Option<Interval>> =
+            self.disks.iter_mut().map(|d| d.meter.sample(now)).collect();
+        // Where contention may begin, it is to be noticed as soon as if no other disk were divided steadily.
+        let begins = |(disk, interval): (&DiskCredits, &Option<Interval>)| {
+            !disk.credits.engaged() && interval.is_some_and(|i| i.busy >= BUSY / 2.0)
+        };
+        if self.disks.iter().zip(&intervals).any(begins) {
+            self.restless = Some(now);
+        }
+        let engaged = self.engaged();
+        let busy = intervals.iter().flatten().any(|i| i.busy >= BUSY);
+        if !engaged && !busy {
+            // What is not contended is nobody's business; the next look begins anew.
+            self.users.reset();
+            if let Some(store) = store {
+                self.release_rooms(store, now);
+                self.write_back_as_usual(store, IDLE);
+            }
+            return Ok(());
+        }
+        let seen = self.users.sample(&monitor.cgroups, &monitor.app_io, now);
+        let flows = |disk: &DiskCredits| -> f64 {
+            seen.iter()
+                .map(|(_, io)| io.flow(disk.disk.id).bytes())
+                .sum()
+        };
+        let known = self.disks.iter().map(flows).sum();
+        let moved = self.disks.iter().map(|disk| disk.meter.throughput()).sum();
+        self.users.note_throughput(moved, known);
+        let (tree, nodes) = weights(&monitor.cgroups, seen.iter().map(|(id, _)| *id));
+        let audit = self.audited.is_none_or(|at| now - at >= AUDIT);
+        if audit {
+            self.audited = Some(now);
+        }
+        let mut parts: HashMap<CgroupId, f64> = HashMap::new();
+        for (disk, interval) in self.disks.iter_mut().zip(&intervals) {
+            let Some(interval) = interval else { continue };
+            let device = disk.disk.id;
+            // Of a disk that nobody waits for, nothing need be known.
+            let waited_for = disk.credits.engaged() || interval.busy >= BUSY;
+            let users: &[_] = if waited_for { &seen } else { &[] };
+            let observed: Vec<Observed> = users
+                .iter()
+                .filter_map(|(id, io)| {
+                    let cgroup = &monitor.cgroups.get(*id)?.cgroup;
+                    let limitable = store.as_deref_mut().is_some_and(|store| {
+                        ours_to_write(store, cgroup, Knob::IoMax(device), &unlimited(device))
+                    });
+                    Some(Observed {
+                        id: id.0,
+                        node: *nodes.get(id)?,
+                        flow: io.flow(device),
+                        stalled: io.stalled,
+                        application: Some(io.application),
+                        written: io.written,
+                        reached: io.device_write_rate(),
+                        dirty: io.dirty,
+                        writeback: io.writeback,
+                        limitable,
+                    })
+                })
+                .collect();
+            let allowances = disk.credits.step(&tree, *interval, &observed);
+            trace(&disk.disk, interval, &disk.credits, &observed, &allowances);
+            for allowance in &allowances {
+                let id = CgroupId(allowance.id);
+                let io = seen.iter().find(|(seen, _)| *seen == id).map(|(_, io)| io);
+                let did = self.writers.contains_key(&id);
+                if io.is_some_and(|io| io.is_throttled_writer(did)) {
+                    *parts.entry(id).or_default() += allowance.part;
+                }
+            }
+            // One that has gone since it was measured may have left its number to another.
+            if let Some(store) = store.as_deref_mut()
+                && disk.meter.is_present()
+                && (allowances.is_empty() || self.watchdog.ready(&config.state_dir))
+            {
+                let watchdog = &self.watchdog;
+                if audit {
+                    yield_foreign(disk, store, watchdog)?;
+                }
+                let intents = plan_limits(disk.disk.id, &allowances, &disk.standing);
+                if intents.iter().any(|intent| far(intent, &disk.standing)) {
+                    self.restless = Some(now);
+                }
+                limit(disk, intents, monitor, store, watchdog, &mut self.moved)?;
+            }
+        }
+        for (id, part) in parts {
+            self.writers.insert(id, (now, part));
+        }
+        if let Some(store) = store {
+            self.release_rooms(store, now);
+            self.write_back_late(store, audit)?;
+            self.give_room(monitor, store, &seen, now)?;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel write back late while writers are among those who contend, from the first one's coming until
+    /// nobody contends: in between it would only have the kernel begin again and again.
+    fn write_back_late(&mut self, store: &mut KnobStore, audit: bool) -> Result<(), LetGo> {
+        if !self.watchdog.watches() {
+            self.write_back_as_usual(store, "there is no watchdog");
+            return Ok(());
+        }
+        if !self.engaged() {
+            self.write_back_as_usual(store, IDLE);
+            return Ok(());
+        }
+        self.watchdog.check_lease(Instant::now())?;
+        if audit {
+            self.moved.extend(self.late.audit(store));
+        }
+        if !self.writers.is_empty() {
+            match self.late.hold(store) {
+                Ok(moved) => self.moved.extend(moved),
+                Err(why) => self.limits.push(why),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_back_as_usual(&mut self, store: &mut KnobStore, why: &str) {
+        self.moved.extend(self.late.release(store, why));
+    }
+
+    /// Takes the room from who does not contend any more, at once: what is not contended carries no limits.
+    fn release_rooms(&mut self, store: &mut KnobStore, now: Instant) {
+        let engaged = self.watchdog.watches() && self.engaged();
+        self.writers
+            .retain(|_, (at, _)| engaged && now - *at < WRITER);
+        if self.highs.is_empty() {
+            return;
+        }
+        let writers: HashSet<CgroupId> = self
+            .writers
+            .keys()
+            .filter(|id| store.may_write(**id, Knob::MemoryHigh))
+            .copied()
+            .collect();
+        for id in over(&self.highs, &writers) {
+            self.highs.remove(&id);
+            store.restore(id, Knob::MemoryHigh);
+            self.moved.push(Moved {
+                id,
+                knob: Knob::MemoryHigh,
+                to: None,
+                why: "it does not wait for the disk together with other buffered writers any more"
+                    .to_owned(),
+            });
+        }
+    }
+
+    /// Room for the dirty pages of writers that contend.
+    fn give_room(
+        &mut self,
+        monitor: &Monitor,
+        store: &mut KnobStore,
+        seen: &[(CgroupId, TenantIo)],
+        now: Instant,
+    ) -> Result<(), LetGo> {
+        if self.roomed.is_some_and(|at| now - at < ROOMS) {
+            return Ok(());
+        }
+        self.roomed = Some(now);
+        let writers: Vec<Writer> = seen
+            .iter()
+            .filter_map(|(id, io)| {
+                let (_, part) = self.writers.get(id)?;
+                let cgroup = &monitor.cgroups.get(*id)?.cgroup;
+                ours_to_write(store, cgroup, Knob::MemoryHigh, "max").then_some(Writer {
+                    id: *id,
+                    part: *part,
+                    file: io.file,
+                    dirty: io.dirty,
+                    other: io.other,
+                    standing: self.highs.get(id).copied(),
+                })
+            })
+            .collect();
+        for intent in plan_rooms(&writers, monitor.memory.memory(now).free) {
+            let Some(node) = monitor.cgroups.get(intent.id) else {
+                continue;
+            };
+            tracing::debug!(tenant = escape::encode(node.cgroup.path().as_os_str()), high = intent.high, why = %intent, "memory.high");
+            if intent.surplus > 0 {
+                self.surpluses.push(Surplus {
+                    id: intent.id,
+                    bytes: intent.surplus,
+                    why: intent.to_string(),
+                });
+            }
+            self.watchdog.check_lease(Instant::now())?;
+            let begun = Instant::now();
+            let written = store.set(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
+            if let Some(why) = held_up(begun.elapsed()) {
+                let tenant = escape::encode(node.cgroup.path().as_os_str());
+                tracing::warn!(tenant, why, "memory.high is left alone");
+                self.highs.remove(&intent.id);
+                store.give_up(intent.id, Knob::MemoryHigh, &why);
+                self.moved.push(Moved {
+                    id: intent.id,
+                    knob: Knob::MemoryHigh,
+                    to: None,
+                    why,
+                });
+                continue;
+            }
+            if told(&node.cgroup, Knob::MemoryHigh, written, store) {
+                self.highs.insert(intent.id, intent.high);
+                self.moved.push(Moved {
+                    id: intent.id,
+                    knob: Knob::MemoryHigh,
+                    to: Some(intent.high.to_string()),
+                    why: intent.to_string(),
+                });
+            } else {
+                self.highs.remove(&intent.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every limit back, as after a pause in which the watchdog may have done so.
+    fn let_go(&mut self, store: &mut KnobStore, why: LetGo) {
+        let why = why.to_string();
+        self.write_back_as_usual(store, &why);
+        let mut release = |id, knob| {
+            store.restore(id, knob);
+            self.moved.push(Moved {
+                id,
+                knob,
+                to: None,
+                why: why.clone(),
+            });
+        };
+        for disk in &mut self.disks {
+            for (id, _) in disk.standing.drain() {
+                release(id, Knob::IoMax(disk.disk.id));
+            }
+            disk.credits = CreditLoop::new(Settings::default());
+        }
+        for (id, _) in self.highs.drain() {
+            release(id, Knob::MemoryHigh);
+        }
+        self.writers.clear();
+        self.users.reset();
+    }
+}
+
+/// How often to look, where `direct` I/O alone is contended for or not, and limits moved [`far`] so long ago. What is not
+/// contended is looked at often: contention is to be noticed soon.
+fn period(direct: bool, restless: Option<Duration>) -> Duration {
+    if direct && restless.is_some_and(|ago| ago >= CALM) {
+        SELDOM
+    } else {
+        PERIOD
+    }
+}
+
+/// Why a `memory.high` that took so long to set is left alone from now on, if it is.
+fn held_up(took: Duration) -> Option<String> {
+    (took >= HELD_UP).then(|| {
+        format!(
+            "setting it took {:.1} s: the kernel reclaims for whoever sets it while the tenant takes as fast, and \
+             all others wait for that",
+            took.as_secs_f64()
+        )
+    })
+}
+
+/// Who has a room, but is no writer that contends, or the only one.
+fn over(highs: &HashMap<CgroupId, u64>, writers: &HashSet<CgroupId>) -> Vec<CgroupId> {
+    highs
+        .keys()
+        .filter(|id| writers.len() < 2 || !writers.contains(id))
+        .copied()
+        .collect()
+}
+
+/// The tree of the weights that count for these tenants, theirs and those of what they are in, and each cgroup's node. Who
+/// does nothing has no part: a thousand of them would only cost time.
+fn weights(
+    cgroups: &CgroupTree,
+    tenants: impl Iterator<Item = CgroupId>,
+) -> (Tree<Demand>, HashMap<CgroupId, NodeId>) {
+    let mut tree = Tree::new();
+    let mut nodes = HashMap::new();
+    for tenant in tenants {
+        let mut above = Vec::new();
+        let mut next = Some(tenant);
+        while let Some(id) = next.filter(|id| !nodes.contains_key(id))
+            && let Some(node) = cgroups.get(id)
+        {
+            above.push((id, node));
+            next = node.parent;
+        }
+        for (id, node) in above.into_iter().rev() {
+            let parent = node.parent.and_then(|id| nodes.get(&id).copied());
+            let demand = Demand::unlimited(cgroups.weight(node).0);
+            nodes.insert(id, tree.push(parent, demand));
+        }
+    }
+    (tree, nodes)
+}
+
+/// Whether limits are safe on this kernel.
+fn allowed_on(release: &str) -> Result<(), String> {
+    if KernelVersion::parse(release).is_some_and(|found| found >= IO_MAX_WITHOUT_INVERSION) {
+        return Ok(());
+    }
+    Err(format!(
+        "Device bandwidth: expected kernel {IO_MAX_WITHOUT_INVERSION} or later, found {release}: before, metadata of \
+         others waits behind a limited writer's data on a shared file system"
+    ))
+}
+
+fn trace(
+    disk: &Disk,
+    interval: &Interval,
+    credits: &CreditLoop,
+    observed: &[Observed],
+    allowances: &[Allowance],
+) {
+    if !tracing::enabled!(tracing::Level::TRACE) {
+        return;
+    }
+    tracing::trace!(disk = disk.name, busy = interval.busy, kept_up = interval.kept_up, delay = interval.delay, verdict = ?credits.verdict(), engaged = credits.engaged(), "disk");
+    for tenant in observed {
+        let allowance = allowances.iter().find(|a| a.id == tenant.id);
+        tracing::trace!(
+            tenant = tenant.id,
+            mb = tenant.flow.bytes() / 1e6,
+            ios = tenant.flow.rios + tenant.flow.wios,
+            stalled = tenant.stalled,
+            app = tenant.application.unwrap_or(0.0) / 1e6,
+            dirty = tenant.dirty >> 20,
+            writeback = tenant.writeback >> 10,
+            ?allowance,
+            "tenant"
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! Disks that come and go, over a sysfs of plain files.
+
+use std::path::Path;
+use std::time::Duration;
+
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
+use justitia_share::credit::Limits;
+
+use super::*;
+use crate::config::Config;
+use crate::device::limits::io_max;
+use crate::device::tests::Sys;
+use crate::knobs::WriteOutcome;
+
+const NUMBER: DevId = DevId { major: 8, minor: 0 };
+const KNOB: Knob = Knob::IoMax(NUMBER);
+const STAT: &str = "100 5 800 40 200 9 3200 90 0 5000 130\n";
+const LIMITS: Limits = Limits {
+    wbps: Some(1 << 20),
+    rbps: None,
+    riops: None,
+    wiops: None,
+};
+
+struct Machine {
+    sys: Sys,
+    dir: tempfile::TempDir,
+    credits: Credits,
+    store: KnobStore,
+    cgroups: Vec<Cgroup>,
+    begin: Instant,
+}
+
+impl Machine {
+    /// Without disks, with two cgroups.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let sys = Sys(tempfile::tempdir().unwrap());
+        let root = dir.path().join("cgroup");
+        for name in ["a", "b"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+            std::fs::write(root.join(name).join("io.max"), "").unwrap();
+        }
+        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let open = |name: &str| Cgroup::open_at(&fs, Path::new(name)).unwrap();
+        let (store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
+        let mut credits = Credits::open(&Config::default(), fs.root());
+        let qos = root.join("io.cost.qos");
+        credits.following = Some(Following::new(sys.0.path().to_owned(), qos));
+        Self {
+            cgroups: ["a", "b"].map(open).into(),
+            sys,
+            dir,
+            credits,
+            store,
+            begin: Instant::now(),
+        }
+    }
+
+    fn come(&self, sequence: u64) {
+        let dir = self.sys.device("sda", &NUMBER.to_string());
+        std::fs::write(dir.join("stat"), STAT).unwrap();
+        std::fs::write(dir.join("diskseq"), format!("{sequence}\n")).unwrap();
+    }
+
+    /// The disk goes, and what the kernel keeps for it.
+    fn go(&self) {
+        self.sys.remove("sda", &NUMBER.to_string());
+        for name in ["a", "b"] {
+            std::fs::write(self.file(name, "io.max"), "").unwrap();
+        }
+    }
+
+    fn file(&self, cgroup: &str, file: &str) -> PathBuf {
+        self.dir.path().join("cgroup").join(cgroup).join(file)
+    }
+
+    fn follow(&mut self, seconds: u64) -> Vec<DiskIdentity> {
+        let now = self.begin + Duration::from_secs(seconds);
+        self.credits.follow_disks(Some(&mut self.store), now);
+        let disks = self.credits.disks.iter();
+        disks.map(|one| one.disk.identity).collect()
+    }
+
+    /// The first cgroup is limited, and the second one has a limit of its operator's.
+    fn limit(&mut self) -> CgroupId {
+        let (a, b) = (&self.cgroups[0], self.cgroups[1].id());
+        let set = self.store.set(a, KNOB, &io_max(NUMBER, &LIMITS));
+        assert_eq!(set.unwrap(), WriteOutcome::Written);
+        self.credits.disks[0].standing.insert(a.id(), LIMITS);
+        self.store.mark_external(b, KNOB, "8:0 wbps=5");
+        a.id()
+    }
+
+    /// Nothing is held or left of the number, and the first cgroup was told so.
+    fn nothing_is_left(&mut self, why: &str) {
+        assert!(self.store.is_empty());
+        let yielded: Vec<_> = self.store.external().collect();
+        assert_eq!(yielded, []);
+        let told = Moved {
+            id: self.cgroups[0].id(),
+            knob: KNOB,
+            to: None,
+            why: why.to_owned(),
+        };
+        assert_eq!(self.credits.moved(), [told]);
+    }
+}
+
+#[test]
+fn a_disk_that_comes_is_divided_and_one_that_goes_leaves_nothing() {
+    let mut machine = Machine::new();
+    assert_eq!(machine.follow(0), []);
+    machine.come(1);
+    assert_eq!(machine.follow(1), [DiskIdentity::Sequence(1)]);
+    machine.limit();
+    machine.go();
+    assert_eq!(machine.follow(2), []);
+    machine.nothing_is_left(GONE);
+    machine.come(2);
+    assert_eq!(machine.follow(3), [DiskIdentity::Sequence(2)]);
+    assert!(machine.credits.disks[0].standing.is_empty());
+}
+
+#[test]
+fn another_disk_of_the_same_number_begins_anew() {
+    let mut machine = Machine::new();
+    machine.come(1);
+    machine.follow(0);
+    machine.limit();
+    // Between two looks.
+    machine.go();
+    machine.come(2);
+    assert_eq!(machine.follow(10), [DiskIdentity::Sequence(2)]);
+    machine.nothing_is_left(GONE);
+    assert!(machine.credits.disks[0].standing.is_empty());
+}
+
+#[test]
+fn another_medium_begins_anew_and_what_the_kernel_keeps_is_given_back() {
+    let mut machine = Machine::new();
+    machine.come(1);
+    machine.follow(0);
+    machine.limit();
+    let sequence = machine.sys.0.path().join("devices/sda/diskseq");
+    std::fs::write(sequence, "2\n").unwrap();
+    assert_eq!(machine.follow(10), [DiskIdentity::Sequence(2)]);
+    let stands = std::fs::read_to_string(machine.file("a", "io.max")).unwrap();
+    // A plain file keeps what it has beyond a write.
+    assert!(
+        stands.starts_with(&io_max(NUMBER, &Limits::default())),
+        "{stands}"
+    );
+    machine.nothing_is_left(GONE);
+}
+
+#[test]
+fn a_disk_whose_counters_cannot_be_read_limits_nobody() {
+    let mut machine = Machine::new();
+    machine.come(1);
+    machine.follow(0);
+    let id = machine.limit();
+    std::fs::write(machine.sys.0.path().join("devices/sda/stat"), "").unwrap();
+    assert_eq!(machine.credits.disks[0].meter.sample(machine.begin), None);
+    assert_eq!(machine.follow(0), [], "it does not wait for the next look");
+    assert!(machine.store.is_empty() && machine.store.may_write(id, KNOB));
+}
+
+#[test]
+fn io_cost_that_is_enabled_later_is_left_to_work_alone() {
+    let mut machine = Machine::new();
+    machine.come(1);
+    machine.follow(0);
+    machine.limit();
+    let qos = machine.file("", "io.cost.qos");
+    std::fs::write(&qos, "8:0 enable=1 ctrl=auto\n").unwrap();
+    assert_eq!(machine.follow(10), []);
+    assert!(machine.store.is_empty());
+    // The disk is the same: what was left there stays left.
+    assert!(!machine.store.may_write(machine.cgroups[1].id(), KNOB));
+    assert!(machine.credits.limits()[0].contains("io.cost is enabled on sda"));
+    std::fs::write(&qos, "8:0 enable=0\n").unwrap();
+    assert_eq!(machine.follow(20).len(), 1);
+    assert_eq!(machine.credits.limits(), [""; 0]);
+}
+
+/// What the operator has chosen for the disk is not known then.
+#[test]
+fn while_io_cost_cannot_be_read_nothing_changes() {
+    let mut machine = Machine::new();
+    std::fs::write(machine.file("", "io.cost.qos"), "8:0 enable=1\n").unwrap();
+    let following = machine.credits.following.as_mut().unwrap();
+    following.read = |_| Err(rustix::io::Errno::MFILE.into());
+    machine.come(1);
+    assert_eq!(machine.follow(0), []);
+    machine.credits.following.as_mut().unwrap().read = |path| std::fs::read(path);
+    assert_eq!(machine.follow(1), []);
+    let said = machine.credits.limits();
+    assert!(
+        said.len() == 1 && said[0].contains("io.cost is enabled on sda"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_new_disk_whose_counters_cannot_be_read_is_divided_within_a_second() {
+    let mut machine = Machine::new();
+    machine.come(1);
+    let (stat, aside) = (
+        machine.sys.0.path().join("devices/sda/stat"),
+        machine.dir.path().join("stat"),
+    );
+    std::fs::rename(&stat, &aside).unwrap();
+    assert_eq!(machine.follow(0), []);
+    std::fs::rename(&aside, &stat).unwrap();
+    assert_eq!(machine.follow(1), [DiskIdentity::Sequence(1)]);
+}
+
+#[test]
+fn which_disks_are_divided_and_why_others_are_not() {
+    let sys = Sys(tempfile::tempdir().unwrap());
+    sys.device("sda", "8:0");
+    sys.device("sdb", "8:16");
+    sys.device("zram0", "252:0");
+    let said: Vec<_> = disk_support(sys.0.path(), "8:16 enable=1\n")
+        .unwrap()
+        .into_iter()
+        .map(|disk| (disk.name, disk.number, disk.left))
+        .collect();
+    let text = |text: &str| Some(text.to_owned());
+    let expected = [
+        ("sda".to_owned(), text("8:0"), None),
+        ("sdb".to_owned(), text("8:16"), text(IO_COST)),
+        ("zram0".to_owned(), None, text("it is in memory")),
+    ];
+    assert_eq!(said, expected);
+}

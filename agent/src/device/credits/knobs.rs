@@ -1,0 +1,158 @@
+//! Knobs of tenants, through the knob store: whose they are, and one disk's limits.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use justitia_api::escape;
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
+use justitia_kernel::io::DevId;
+use justitia_kernel::knob::{Knob, read_raw};
+use justitia_share::credit::Limits;
+
+use super::guarded::{Guarded, LetGo};
+use super::{DiskCredits, Moved};
+use crate::device::limits::{LimitIntent, io_max};
+use crate::knobs::{KnobStore, KnobStoreError, WriteOutcome};
+use crate::monitor::Monitor;
+
+/// By less than this part limits move all the time, by chance.
+const LITTLE: f64 = 0.4;
+
+pub(super) fn unlimited(device: DevId) -> String {
+    io_max(device, &Limits::default())
+}
+
+/// Whether a knob may be written: nobody else's value stands there.
+pub(super) fn ours_to_write(
+    store: &mut KnobStore,
+    cgroup: &Cgroup,
+    knob: Knob,
+    nothing: &str,
+) -> bool {
+    let id = cgroup.id();
+    if !store.may_write(id, knob) {
+        return false;
+    }
+    if store.applied(id, knob).is_some() {
+        return true;
+    }
+    match read_raw(cgroup, knob) {
+        Ok(found) if found == nothing => true,
+        Ok(found) => {
+            let tenant = escape::encode(cgroup.path().as_os_str());
+            tracing::info!(tenant, %knob, found, "set by its operator: it is theirs");
+            store.mark_external(id, knob, &found);
+            false
+        }
+        // No io controller there.
+        Err(_) => false,
+    }
+}
+
+/// Cedes the limits of a disk that another writer has written, and forgets those that are gone.
+pub(super) fn yield_foreign(
+    disk: &mut DiskCredits,
+    store: &mut KnobStore,
+    watchdog: &Guarded,
+) -> Result<(), LetGo> {
+    let knob = Knob::IoMax(disk.disk.id);
+    let mut foreign = Vec::new();
+    for id in disk.standing.keys() {
+        watchdog.check_lease(Instant::now())?;
+        match store.audit(*id, knob) {
+            Ok(None | Some(WriteOutcome::Reapplied { .. })) => {}
+            Ok(Some(WriteOutcome::External { .. })) => {
+                let why = "external: another writer has set it";
+                foreign.push((*id, Some(why.to_owned())));
+            }
+            Ok(Some(_)) => foreign.push((*id, None)),
+            Err(error) => foreign.push((*id, Some(format!("not limited for now: {error}")))),
+        }
+    }
+    for (id, why) in foreign {
+        if let Some(why) = why {
+            tracing::warn!(cgroup = id.0, %knob, "{why}");
+        }
+        disk.standing.remove(&id);
+    }
+    Ok(())
+}
+
+/// Whether an intent moves a limit by more than a [`LITTLE`].
+pub(super) fn far(intent: &LimitIntent, standing: &HashMap<CgroupId, Limits>) -> bool {
+    let standing = standing.get(&intent.id);
+    standing.is_none_or(|standing| !intent.limits.near(standing, LITTLE))
+}
+
+/// Moves one disk's limits to where they should be.
+pub(super) fn limit(
+    disk: &mut DiskCredits,
+    intents: Vec<LimitIntent>,
+    monitor: &Monitor,
+    store: &mut KnobStore,
+    watchdog: &Guarded,
+    moved: &mut Vec<Moved>,
+) -> Result<(), LetGo> {
+    let device = disk.disk.id;
+    let knob = Knob::IoMax(device);
+    for intent in intents {
+        if intent.limits.none() {
+            disk.standing.remove(&intent.id);
+            store.restore(intent.id, knob);
+            moved.push(Moved {
+                id: intent.id,
+                knob,
+                to: None,
+                why: intent.reason.to_string(),
+            });
+            continue;
+        }
+        let Some(node) = monitor.cgroups.get(intent.id) else {
+            continue;
+        };
+        let value = io_max(device, &intent.limits);
+        tracing::debug!(tenant = escape::encode(node.cgroup.path().as_os_str()), value, why = %intent.reason, "io.max");
+        watchdog.check_lease(Instant::now())?;
+        let written = store.set(&node.cgroup, knob, &value);
+        if told(&node.cgroup, knob, written, store) {
+            disk.standing.insert(intent.id, intent.limits);
+            moved.push(Moved {
+                id: intent.id,
+                knob,
+                to: Some(value),
+                why: intent.reason.to_string(),
+            });
+        } else {
+            disk.standing.remove(&intent.id);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the value stands; otherwise nothing of ours does, and why is said.
+pub(super) fn told(
+    cgroup: &Cgroup,
+    knob: Knob,
+    written: Result<WriteOutcome, KnobStoreError>,
+    store: &KnobStore,
+) -> bool {
+    let tenant = escape::encode(cgroup.path().as_os_str());
+    match written {
+        Ok(WriteOutcome::Written | WriteOutcome::Unchanged | WriteOutcome::Reapplied { .. }) => {
+            true
+        }
+        Ok(WriteOutcome::External { applied, found }) => {
+            tracing::warn!(tenant, %knob, applied, found, "external: another writer has set it");
+            false
+        }
+        Ok(WriteOutcome::Gone | WriteOutcome::GivenUp | WriteOutcome::Deferred) => false,
+        Err(error) if store.may_write(cgroup.id(), knob) => {
+            tracing::debug!(tenant, %knob, %error, "could not be set; it is tried again");
+            false
+        }
+        Err(error) => {
+            tracing::warn!(tenant, %knob, %error, "given up: it could not be set");
+            false
+        }
+    }
+}

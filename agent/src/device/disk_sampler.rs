@@ -1,0 +1,289 @@
+//! A disk's own counters (Documentation/admin-guide/iostats.rst), as intervals; and the discovery of disks that are added
+//! and removed.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::{DirEntryExt, FileExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use justitia_share::credit::Interval;
+use justitia_share::num::to_f64;
+
+use super::disk::{Disk, disks, entries};
+
+/// The fields of `/sys/block/NAME/stat` that are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskStat {
+    /// Requests completed, reads, writes, discards and flushes, those merged into others included.
+    pub completed: u64,
+    /// Requests under way.
+    pub in_flight: u64,
+    /// Time with any request under way, milliseconds.
+    pub busy: u64,
+    /// Sectors read and written, 512 bytes each.
+    pub sectors: u64,
+}
+
+impl DiskStat {
+    /// Parses the file; `None` if it has another format.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let fields: Vec<u64> = text
+            .split_ascii_whitespace()
+            .map_while(|word| word.parse().ok())
+            .collect();
+        let at = |index: usize| fields.get(index).copied();
+        // Discards came with 4.18, flushes with 5.5.
+        let completed = at(0)? + at(4)? + at(11).unwrap_or(0) + at(15).unwrap_or(0);
+        Some(Self {
+            completed,
+            in_flight: at(8)?,
+            busy: at(9)?,
+            sectors: at(2)? + at(6)?,
+        })
+    }
+}
+
+/// Bytes of a sector in `stat`, whatever the disk's own sectors are.
+const SECTOR: f64 = 512.0;
+/// More than seventeen numbers take, bytes.
+const MAX_TEXT: usize = 512;
+
+/// Samples one disk.
+#[derive(Debug)]
+pub struct DiskSampler {
+    /// Opened once: it belongs to this disk, and never to another that gets the same name. `None` once it cannot be read.
+    file: Option<File>,
+    last: Option<(Instant, DiskStat)>,
+    throughput: f64,
+}
+
+impl DiskSampler {
+    /// The disk in this directory of `/sys/block`.
+    #[must_use]
+    pub fn new(dir: &Path) -> Self {
+        Self {
+            file: File::open(dir.join("stat")).ok(),
+            last: None,
+            throughput: 0.0,
+        }
+    }
+
+    /// What it read and wrote between the last two samples, bytes per second.
+    #[must_use]
+    pub const fn throughput(&self) -> f64 {
+        self.throughput
+    }
+
+    /// Whether the disk is present: whether its counters can be read now.
+    pub fn is_present(&mut self) -> bool {
+        self.read().is_some()
+    }
+
+    /// Whether the last reading failed: the disk was removed.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// What it did since the last sample; `None` for the first one, and once its counters could not be read.
+    pub fn sample(&mut self, now: Instant) -> Option<Interval> {
+        let stat = self.read()?;
+        let (at, before) = self.last.replace((now, stat))?;
+        let seconds = (now - at).as_secs_f64();
+        let interval = interval(seconds, &before, &stat)?;
+        self.throughput = to_f64(stat.sectors.saturating_sub(before.sectors)) * SECTOR / seconds;
+        Some(interval)
+    }
+
+    fn read(&mut self) -> Option<DiskStat> {
+        let file = self.file.take()?;
+        let mut text = [0; MAX_TEXT];
+        let length = file.read_at(&mut text, 0).ok()?;
+        let stat = DiskStat::parse(std::str::from_utf8(text.get(..length)?).ok()?)?;
+        self.file = Some(file);
+        Some(stat)
+    }
+}
+
+fn interval(seconds: f64, before: &DiskStat, stat: &DiskStat) -> Option<Interval> {
+    if seconds <= 0.0 {
+        return None;
+    }
+    let completed = to_f64(stat.completed.saturating_sub(before.completed));
+    let in_flight = to_f64(stat.in_flight);
+    let given = completed + in_flight - to_f64(before.in_flight);
+    let busy = to_f64(stat.busy.saturating_sub(before.busy)) / 1000.0 / seconds;
+    Some(Interval {
+        seconds,
+        busy: busy.min(1.0),
+        kept_up: if given > 0.0 { completed / given } else { 1.0 },
+        delay: in_flight * seconds / completed.max(1.0),
+    })
+}
+
+/// How often the block devices are listed. That is cheap, and shows devices that were added or removed.
+const LIST_PERIOD: Duration = Duration::from_secs(1);
+/// How often each device is read although the listing is the same: its medium may have changed, it may have got a size, or
+/// have become part of another device.
+const READ_PERIOD: Duration = Duration::from_secs(10);
+
+/// Finds the disks.
+#[derive(Debug)]
+pub struct DiskDiscovery {
+    sys: PathBuf,
+    /// Names and inode numbers in `/sys/block`. Each device gets a new inode number.
+    listing: Vec<(OsString, u64)>,
+    listed_at: Option<Instant>,
+    read_at: Option<Instant>,
+}
+
+impl DiskDiscovery {
+    /// Finds disks below `sys` (`/sys`).
+    #[must_use]
+    pub const fn new(sys: PathBuf) -> Self {
+        Self {
+            sys,
+            listing: Vec::new(),
+            listed_at: None,
+            read_at: None,
+        }
+    }
+
+    /// Every disk that is present. `None` if nothing has changed since the last call, or the listing is not due; with
+    /// `at_once` it is due. `None` also if there is no file descriptor to read them: then no disk counts as gone.
+    pub fn poll(&mut self, at_once: bool, now: Instant) -> Option<Vec<Disk>> {
+        let due = |at: Option<Instant>, period| at.is_none_or(|at| now - at >= period);
+        if !at_once && !due(self.listed_at, LIST_PERIOD) {
+            return None;
+        }
+        self.listed_at = Some(now);
+        // List first, then read: a device that is added in between changes the next listing.
+        let listing = list(&self.sys.join("block"))?;
+        if !at_once && listing == self.listing && !due(self.read_at, READ_PERIOD) {
+            return None;
+        }
+        let disks = disks(&self.sys)?;
+        self.listing = listing;
+        self.read_at = Some(now);
+        Some(disks)
+    }
+
+    /// Has the next listing read although it is the same: of what the last one found, something could not be used.
+    pub const fn read_again(&mut self) {
+        self.read_at = None;
+    }
+}
+
+/// `None` if it cannot be read at this moment.
+fn list(block: &Path) -> Option<Vec<(OsString, u64)>> {
+    let mut listing: Vec<_> = entries(block)
+        .ok()?
+        .into_iter()
+        .map(|entry| (entry.file_name(), entry.ino()))
+        .collect();
+    listing.sort();
+    Some(listing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::disk::tests::Sys;
+
+    const TEXT: &str = "  100 5 800 40 200 9 3200 90 12 5000 130 3 0 24 1 7 2\n";
+
+    #[test]
+    fn counters() {
+        let stat = DiskStat::parse(TEXT).unwrap();
+        assert_eq!((stat.completed, stat.in_flight, stat.busy), (310, 12, 5000));
+        assert_eq!(stat.sectors, 4000);
+        let old = DiskStat::parse("100 5 800 40 200 9 3200 90 12 5000 130").unwrap();
+        assert_eq!(old.completed, 300);
+        for bad in ["", "1 2 3", "a b c d e f g h i j k"] {
+            assert_eq!(DiskStat::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_disk_that_cannot_be_read_is_gone_even_if_another_has_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stat");
+        assert!(DiskSampler::new(dir.path()).is_gone());
+        std::fs::write(&path, TEXT).unwrap();
+        let mut sampler = DiskSampler::new(dir.path());
+        let begin = Instant::now();
+        let mut sample = |seconds: f64| {
+            let interval = sampler.sample(begin + std::time::Duration::from_secs_f64(seconds));
+            (interval, sampler.throughput(), sampler.is_gone())
+        };
+        assert_eq!(sample(0.0), (None, 0.0, false), "the first sample");
+        let later = TEXT.replace("5000", "5100").replace("3200", "3210");
+        std::fs::write(&path, later).unwrap();
+        let (interval, moved, failed) = sample(0.25);
+        assert!((interval.unwrap().busy - 0.4).abs() < 1e-9);
+        assert!((moved - 10.0 * SECTOR / 0.25).abs() < 1e-9, "{moved}");
+        assert!(!failed);
+        // As the kernel does for a disk that is removed; then another one gets its name.
+        std::fs::write(&path, "").unwrap();
+        std::fs::rename(&path, dir.path().join("old")).unwrap();
+        std::fs::write(&path, TEXT.replace("5000", "5200")).unwrap();
+        assert_eq!((sample(0.5).0, sampler.is_gone()), (None, true));
+        assert!(!sampler.is_present());
+    }
+
+    #[test]
+    fn an_interval() {
+        let before = DiskStat {
+            completed: 1000,
+            in_flight: 0,
+            busy: 100,
+            ..DiskStat::default()
+        };
+        let now = DiskStat {
+            completed: 1300,
+            in_flight: 100,
+            busy: 590,
+            ..DiskStat::default()
+        };
+        let interval = interval(0.5, &before, &now).unwrap();
+        assert!((interval.busy - 0.98).abs() < 1e-9);
+        assert!((interval.kept_up - 0.75).abs() < 1e-9);
+        assert!((interval.delay - 1.0 / 6.0).abs() < 1e-9);
+        assert_eq!(super::interval(0.0, &before, &now), None);
+    }
+
+    fn names(found: Option<Vec<Disk>>) -> Option<Vec<String>> {
+        found.map(|disks| disks.into_iter().map(|disk| disk.name).collect())
+    }
+
+    #[test]
+    fn added_and_removed_disks_are_found_within_a_second() {
+        let sys = Sys(tempfile::tempdir().unwrap());
+        let mut discovery = DiskDiscovery::new(sys.0.path().to_owned());
+        let begin = Instant::now();
+        let mut poll =
+            |millis, at_once| names(discovery.poll(at_once, begin + Duration::from_millis(millis)));
+        let found = |names: &[&str]| Some(names.iter().map(ToString::to_string).collect());
+        assert_eq!(poll(0, false), found(&[]));
+        sys.device("sda", "8:0");
+        assert_eq!(poll(500, false), None, "not yet");
+        assert_eq!(poll(1000, false), found(&["sda"]));
+        assert_eq!(poll(2000, false), None, "nothing has changed");
+        sys.device("sdb", "8:16");
+        sys.remove("sda", "8:0");
+        assert_eq!(poll(2100, true), found(&["sdb"]), "at once");
+        // Another disk of the same name. The kernel gives its link another inode number; this file system does so while the
+        // old link exists.
+        let block = sys.0.path().join("block");
+        std::fs::rename(block.join("sdb"), sys.0.path().join("old")).unwrap();
+        std::os::unix::fs::symlink(sys.0.path().join("devices/sdb"), block.join("sdb")).unwrap();
+        assert_eq!(poll(3200, false), found(&["sdb"]));
+        assert_eq!(poll(4200, false), None);
+        // A change that the listing does not show.
+        std::fs::write(sys.0.path().join("devices/sdb/size"), "0\n").unwrap();
+        assert_eq!(poll(13_100, false), None);
+        assert_eq!(poll(14_100, false), found(&[]));
+    }
+}

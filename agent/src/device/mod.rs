@@ -1,0 +1,35 @@
+//! Device bandwidth: which disks there are, what they do, what tenants do to them, and the limits that follow.
+//!
+//! The arithmetic is [`justitia_share::credit`]; here it becomes knobs, each with its reason.
+//!
+//! | planner | decides | source |
+//! |---|---|---|
+//! | [`plan_limits`] | `io.max` of tenants on a contended disk | WDT |
+//! | [`plan_rooms`] | `memory.high` of writers | Justitia, section III-A |
+
+mod active_set;
+#[allow(
+    clippy::too_many_lines,
+    reason = "left as it is until it is designed anew"
+)]
+pub mod credits;
+mod disk;
+mod disk_sampler;
+mod limits;
+pub mod room;
+mod tenant_io;
+
+pub use active_set::ActiveSet;
+
+pub use disk::{BlockDevice, Disk, DiskIdentity, NoDisk, block_devices, disks};
+pub use disk_sampler::{DiskDiscovery, DiskSampler, DiskStat};
+pub use limits::{LimitIntent, LimitReason, io_max, plan_limits};
+pub use room::{LEAST_ROOM, RoomIntent, Writer, plan_rooms};
+pub use tenant_io::{AppBytes, AppIoSource, DiskActivity, TenantIo};
+
+#[cfg(test)]
+pub mod tests {
+    //! A sysfs of plain files.
+
+    pub use super::disk::tests::Sys;
+}

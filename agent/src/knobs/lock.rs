@@ -1,0 +1,180 @@
+//! The state directory, writable by its owner only, and the cgroups: each used by one agent at a time.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use justitia_kernel::cgroup::CgroupFs;
+use justitia_regular_file as regular_file;
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use super::journal::JournalError;
+
+/// Creates the directory if it is missing, and takes its lock.
+///
+/// # Errors
+/// [`KnobStoreError::Busy`] if another agent holds the lock; otherwise what was found there, or the system's error.
+pub(super) fn lock(state: &Path) -> Result<File, KnobStoreError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let error = |source| KnobStoreError::State {
+        path: state.to_owned(),
+        source,
+    };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state)
+        .map_err(error)?;
+    check_owner(state).map_err(error)?;
+    let path = state.join("lock");
+    // An existing file is not truncated.
+    let opened = regular_file::open(&path, OFlags::RDWR | OFlags::CREATE);
+    let file = opened.map_err(|source| KnobStoreError::Lock { path, source })?;
+    match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(KnobStoreError::Busy(state.to_owned())),
+        Err(e) => Err(error(e.into())),
+    }
+}
+
+/// Takes the lock of the cgroups, which agents with other state directories and in other mount namespaces take, too. `None`
+/// where there is nothing to lock.
+///
+/// # Errors
+/// [`KnobStoreError::RootBusy`] if another agent holds the lock; otherwise the system's error.
+pub(super) fn lock_cgroups(fs: &CgroupFs) -> Result<Option<OwnedFd>, KnobStoreError> {
+    fs.lock().map_err(|error| match error.errno() {
+        Some(rustix::io::Errno::AGAIN) => {
+            let path = fs.root().full_path();
+            let inode = std::fs::metadata(path.join("memory.reclaim"));
+            KnobStoreError::RootBusy {
+                path,
+                inode: inode.map_or(0, |found| std::os::unix::fs::MetadataExt::ino(&found)),
+            }
+        }
+        _ => error.into(),
+    })
+}
+
+/// A user who may write the directory could have files outside it overwritten, or decide which knobs are restored.
+fn check_owner(state: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let found = std::fs::metadata(state)?;
+    let ours = rustix::process::geteuid().as_raw();
+    if [0, ours].contains(&found.uid()) && found.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(std::io::Error::other(format!(
+        "expected a directory that only its owner, root, may write, found one of the user {} with mode {:03o}: \
+         change that, or name another as `state` in the configuration",
+        found.uid(),
+        found.mode() & 0o777
+    )))
+}
+
+/// Why the knob store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KnobStoreError {
+    /// The state directory cannot be used.
+    #[error("the state directory {path}: {source}")]
+    State {
+        /// Which directory.
+        path: PathBuf,
+        /// What was found there, or the system's error.
+        source: std::io::Error,
+    },
+    /// The lock file in it, which excludes a second agent, cannot be used.
+    #[error("the lock {path}: {source}")]
+    Lock {
+        /// Which file.
+        path: PathBuf,
+        /// What was found there, or the system's error.
+        source: std::io::Error,
+    },
+    /// Another agent holds the lock.
+    #[error("another agent is running with the state directory {0}; stop it first")]
+    Busy(PathBuf),
+    /// Another agent works on the same cgroups.
+    #[error(
+        "another agent is running on the cgroups at {path}, with another state directory or in a container; stop it \
+         first: each would take what the other writes for an operator's. Its process holds a lock on inode {inode} \
+         in /proc/locks"
+    )]
+    RootBusy {
+        /// Where the cgroups are mounted.
+        path: PathBuf,
+        /// The inode of the file that is locked.
+        inode: u64,
+    },
+    /// The journal cannot be read or written, or is corrupt.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A cgroup file cannot be read or written.
+    #[error(transparent)]
+    Kernel(#[from] justitia_kernel::Error),
+}
+
+impl KnobStoreError {
+    /// Whether another agent is running.
+    #[must_use]
+    pub const fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy(_) | Self::RootBusy { .. })
+    }
+
+    /// Whether the journal is readable but corrupt. Trying again does not help then.
+    #[must_use]
+    pub const fn is_corruption(&self) -> bool {
+        matches!(self, Self::Journal(JournalError::Corrupt { .. }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error of `lock` where something other than a lock file stands; it must not block.
+    fn refused(state: &Path) -> String {
+        let state = state.to_owned();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(lock(&state).map_err(|e| e.to_string())));
+        let locked = receiver.recv_timeout(std::time::Duration::from_secs(20));
+        locked.expect("lock() returns").unwrap_err()
+    }
+
+    #[test]
+    fn a_pipe_or_a_symbolic_link_in_the_locks_place_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, precious) = (dir.path().join("state"), dir.path().join("precious"));
+        drop(lock(&state).unwrap());
+        let path = state.join("lock");
+
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+        let error = refused(&state);
+        assert_eq!(
+            error,
+            format!(
+                "the lock {}: expected a regular file, found a pipe: see who has put it there, and remove it",
+                path.display()
+            )
+        );
+
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&precious, "1").unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        let error = refused(&state);
+        assert!(error.contains("found a symbolic link"), "{error}");
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "1");
+    }
+
+    #[test]
+    fn taking_the_lock_keeps_the_files_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        std::fs::write(&path, "1").unwrap();
+        let held = lock(dir.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "1");
+        assert!(matches!(lock(dir.path()), Err(KnobStoreError::Busy(_))));
+        drop(held);
+    }
+}

@@ -1,0 +1,277 @@
+//! Restoring knobs: at the end of an agent, by `justitia reset`, and by the watchdog.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use justitia_kernel::cgroup::{CgroupFs, CgroupId};
+use justitia_kernel::knob::Knob;
+
+use super::journal::{FILE_NAME, Journal, JournalEntry};
+use super::lock::{KnobStoreError, lock, lock_cgroups};
+use super::put_back;
+use super::put_back::{
+    KnobKey, RestoreOutcome, RestoredKnob, by_knob, is_of_cgroup, preview_entries, put_back,
+    restore_entries,
+};
+use super::store::KnobStore;
+
+impl KnobStore {
+    /// Restores one knob now, unless another writer has set it. `None` if it is not ours, or its cgroup was removed. If the
+    /// kernel refuses, it stays ours, and [`KnobStore::retry_restores`] tries again.
+    pub fn restore(&mut self, id: CgroupId, knob: Knob) -> Option<RestoreOutcome> {
+        let key = (id, knob);
+        let owned = self.owned.get_mut(&key)?;
+        let outcome = put_back(
+            &owned.cgroup,
+            knob,
+            &owned.original,
+            &[&owned.applied],
+            self.write_knob,
+        );
+        match &outcome {
+            RestoreOutcome::Restored => {
+                if is_of_cgroup(knob) {
+                    self.read_only = None;
+                }
+                self.forget(key);
+            }
+            // Somebody has written the default. It need not be restored, and nobody has decided on it.
+            RestoreOutcome::External { found } if knob.is_default(found) => {
+                self.forget(key);
+            }
+            RestoreOutcome::External { found } => self.external_from_now(key, found),
+            RestoreOutcome::Gone => {
+                self.forget(key);
+                return None;
+            }
+            RestoreOutcome::Failed { error } => {
+                if !std::mem::replace(&mut owned.restore_pending, true) {
+                    tracing::warn!(cgroup = id.0, %knob, error, "could not be restored yet; it is tried again");
+                }
+            }
+        }
+        Some(outcome)
+    }
+
+    /// As [`KnobStore::restore`], with the knob in the result.
+    fn restore_owned(&mut self, key: KnobKey) -> Option<RestoredKnob> {
+        let entry = self.owned.get(&key)?.entry(key);
+        let outcome = self.restore(key.0, key.1).unwrap_or(RestoreOutcome::Gone);
+        Some(RestoredKnob::new(&entry, outcome))
+    }
+
+    /// Tries again to restore what could not be restored so far, of this agent and of an earlier one. Returns what was
+    /// restored.
+    pub fn retry_restores(&mut self) -> Vec<RestoredKnob> {
+        let mut restored = Vec::new();
+        let pending: Vec<KnobKey> = self
+            .owned
+            .iter()
+            .filter(|(_, owned)| owned.restore_pending)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in pending {
+            restored.extend(self.restore_owned(key));
+        }
+        if !self.inherited.is_empty() {
+            let entries = self
+                .inherited
+                .drain()
+                .flat_map(|(_, entries)| entries)
+                .collect();
+            let (tried, failed) = restore_entries(&self.fs, entries);
+            self.inherited = by_knob(failed);
+            restored.extend(tried);
+            self.compact_now();
+        }
+        restored.retain(|one| !one.outcome.is_failed());
+        restored
+    }
+
+    /// Restores all knobs, and forgets them. Those that could not be restored stay ours, for another call, and stay in the
+    /// journal for the next start.
+    pub fn restore_all(&mut self) -> Vec<RestoredKnob> {
+        let mut restored = Vec::new();
+        for key in self.owned.keys().copied().collect::<Vec<KnobKey>>() {
+            restored.extend(self.restore_owned(key));
+        }
+        restored.extend(self.retry_restores());
+        if !self.is_empty() {
+            return restored;
+        }
+        if !self.unknown.is_empty() {
+            self.compact_now();
+            self.journal = None;
+        }
+        if let Some(Err(error)) = self.journal.take().map(Journal::remove) {
+            tracing::warn!(%error, "the knob journal was not removed; its knobs are restored all the same");
+        }
+        restored
+    }
+}
+
+impl Drop for KnobStore {
+    /// Fail open: however the agent ends, a panic included, the knobs are restored.
+    fn drop(&mut self) {
+        if self.journal.is_some() {
+            self.restore_all();
+        }
+    }
+}
+
+// Restoring what an agent has left, without starting one.
+
+/// Where [`reset`] moves a corrupt journal.
+const CORRUPT_FILE_NAME: &str = "ledger.corrupt";
+
+/// What [`reset`] has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResetReport {
+    /// The knobs in the journal, and the result of restoring each.
+    pub restored: Vec<RestoredKnob>,
+    /// What could not be read of the journal.
+    pub corruption: Option<Corruption>,
+    /// How many records of a newer version stay in the journal.
+    pub unknown: usize,
+}
+
+/// What a corrupt journal has lost: knobs that only these lines named may still hold our values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corruption {
+    /// How many lines could not be read, at least 1.
+    pub lines: usize,
+    /// Where the file is now.
+    pub moved_to: PathBuf,
+}
+
+/// What a killed agent has left, with the locks that keep an agent from starting.
+struct Left {
+    journal: PathBuf,
+    entries: Vec<JournalEntry>,
+    unknown: Vec<String>,
+    corruption: Option<Corruption>,
+    /// `None` if there is no state directory.
+    state_lock: Option<File>,
+    _cgroups_lock: Option<OwnedFd>,
+}
+
+impl Left {
+    fn read(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<Self, KnobStoreError> {
+        let exists = state.try_exists().map_err(|e| state_error(state, e))?;
+        let state_lock = exists.then(|| lock(state)).transpose()?;
+        let cgroups_lock = lock_cgroups(fs)?;
+        let journal = state.join(FILE_NAME);
+        let mut contents = Journal::read(&journal)?;
+        let corruption = match contents.corruption {
+            Some(error) if !salvage => return Err(error.into()),
+            corruption => corruption.map(|_| Corruption {
+                lines: contents.corrupt_lines,
+                moved_to: state.join(CORRUPT_FILE_NAME),
+            }),
+        };
+        contents
+            .entries
+            .extend(put_back::left(fs, &contents.entries));
+        Ok(Self {
+            journal,
+            entries: contents.entries,
+            unknown: contents.unknown,
+            corruption,
+            state_lock,
+            _cgroups_lock: cgroups_lock,
+        })
+    }
+}
+
+fn state_error(state: &Path, source: std::io::Error) -> KnobStoreError {
+    KnobStoreError::State {
+        path: state.to_owned(),
+        source,
+    }
+}
+
+/// Restores what a killed agent has left, by its journal and by the marks of cgroups, without starting one. With `salvage` it also works on a corrupt journal: it
+/// restores the knobs whose entries are intact and that still hold our value, and moves the file to `ledger.corrupt`.
+///
+/// # Errors
+/// If an agent runs, or the journal cannot be read, or is corrupt and `salvage` is false: then nothing was changed. If the
+/// journal's file cannot be replaced: then its knobs were restored all the same.
+pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, KnobStoreError> {
+    let left = Left::read(fs, state, salvage)?;
+    let path = &left.journal;
+    let (restored, failed) = restore_entries(fs, left.entries);
+    if let Some(corruption) = &left.corruption {
+        std::fs::rename(path, &corruption.moved_to).map_err(|e| state_error(state, e))?;
+    }
+    if failed.is_empty() && left.unknown.is_empty() {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(state_error(state, e));
+            }
+            _ => {}
+        }
+    } else if left.state_lock.is_some() {
+        Journal::create(path, &failed, &left.unknown)?;
+    }
+    Ok(ResetReport {
+        restored,
+        corruption: left.corruption,
+        unknown: left.unknown.len(),
+    })
+}
+
+/// What [`reset`] would do; changes nothing. [`RestoreOutcome::Restored`](crate::knobs::put_back::RestoreOutcome::Restored) stands for a
+/// knob that it would restore.
+///
+/// # Errors
+/// As of that, before it changes anything.
+pub fn preview_reset(
+    fs: &CgroupFs,
+    state: &Path,
+    salvage: bool,
+) -> Result<ResetReport, KnobStoreError> {
+    let left = Left::read(fs, state, salvage)?;
+    Ok(ResetReport {
+        restored: preview_entries(fs, left.entries),
+        corruption: left.corruption,
+        unknown: left.unknown.len(),
+    })
+}
+
+/// The knobs that throttle (`io.max`, `memory.high`) and `vm.dirty_background_ratio`, of an agent that still holds the
+/// journal but cannot act. The journal is not changed: the agent, or the next start, still reads it.
+#[derive(Debug)]
+pub struct LeftLimits(Vec<JournalEntry>);
+
+impl LeftLimits {
+    /// Reads them from the journal in `state`. Corrupt lines are skipped.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub fn read(state: &Path) -> Result<Self, KnobStoreError> {
+        let mut entries = Journal::read(&state.join(FILE_NAME))?.entries;
+        entries.retain(|e| {
+            matches!(
+                e.knob,
+                Knob::IoMax(_) | Knob::MemoryHigh | Knob::DirtyBackground
+            )
+        });
+        Ok(Self(entries))
+    }
+
+    /// Restores them. Those that cannot be restored stay, for another call.
+    pub fn restore(&mut self, fs: &CgroupFs) -> Vec<RestoredKnob> {
+        let (restored, failed) = restore_entries(fs, std::mem::take(&mut self.0));
+        self.0 = failed;
+        restored
+    }
+}
+
+/// Restores all [`LeftLimits`] of the journal in `state`, once.
+///
+/// # Errors
+/// If the journal cannot be read.
+pub fn restore_limits(fs: &CgroupFs, state: &Path) -> Result<Vec<RestoredKnob>, KnobStoreError> {
+    Ok(LeftLimits::read(state)?.restore(fs))
+}

@@ -1,0 +1,431 @@
+//! The knob store's state: knobs that it owns, and knobs that it leaves to other writers.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use justitia_api::escape;
+use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
+use justitia_kernel::knob::{Knob, read_raw, write_raw};
+
+use super::journal::{FILE_NAME, Journal, JournalEntry};
+use super::lock::{KnobStoreError, lock, lock_cgroups};
+use super::put_back;
+use super::put_back::{
+    KnobKey, ReadOnly, RestoredKnob, Unwritable, WriteKnob, WriteOutcome, by_knob, is_refusal,
+    restore_entries,
+};
+
+/// A knob that the store has written.
+#[derive(Debug)]
+pub(super) struct OwnedKnob {
+    pub(super) cgroup: Cgroup,
+    /// The value before our first write.
+    pub(super) original: String,
+    /// The value of our last write.
+    pub(super) applied: String,
+    /// It has to be restored, which has failed so far.
+    pub(super) restore_pending: bool,
+}
+
+impl OwnedKnob {
+    /// Its entry in the journal.
+    pub(super) fn entry(&self, (id, knob): KnobKey) -> JournalEntry {
+        JournalEntry {
+            cgroup: id.0,
+            path: escape::encode(self.cgroup.path().as_os_str()),
+            knob,
+            original: self.original.clone(),
+            applied: self.applied.clone(),
+        }
+    }
+}
+
+/// All knobs that the agent owns: those that it has written and neither restored nor found external since.
+#[derive(Debug)]
+pub struct KnobStore {
+    pub(super) fs: CgroupFs,
+    pub(super) journal: Option<Journal>,
+    pub(super) path: PathBuf,
+    pub(super) owned: HashMap<KnobKey, OwnedKnob>,
+    /// Knobs of an earlier agent that could not be restored yet: all its writes of each knob, in order.
+    pub(super) inherited: HashMap<KnobKey, Vec<JournalEntry>>,
+    /// Records of the journal that only a newer version knows. They stay in it.
+    pub(super) unknown: Vec<String>,
+    /// Knobs that are not written any more.
+    pub(super) unwritable: HashMap<KnobKey, Unwritable>,
+    pub(super) reapplied: HashMap<KnobKey, ReapplyLimiter>,
+    /// The journal's error, if the last write to it failed.
+    pub(super) write_error: Option<String>,
+    /// No compaction before this time, since the last one failed.
+    pub(super) compact_after: Option<Instant>,
+    /// The mount of the cgroups is read-only.
+    pub(super) read_only: Option<ReadOnly>,
+    /// Writes a knob: [`write_raw`], but in tests of what the kernel may answer.
+    pub(crate) write_knob: WriteKnob,
+    /// Hold the locks that exclude a second agent.
+    _locks: (File, Option<OwnedFd>),
+}
+
+impl KnobStore {
+    /// Opens the journal in the directory `state` (created if missing, readable by its owner only), and restores what a
+    /// killed agent has left, by the journal and by the marks of cgroups. What fails of that is kept for
+    /// [`KnobStore::retry_restores`].
+    ///
+    /// # Errors
+    /// If another agent runs, or the journal cannot be read or written, or is corrupt.
+    pub fn open(fs: &CgroupFs, state: &Path) -> Result<(Self, Vec<RestoredKnob>), KnobStoreError> {
+        let locks = (lock(state)?, lock_cgroups(fs)?);
+        let path = state.join(FILE_NAME);
+        let mut contents = Journal::read(&path)?;
+        if let Some(corruption) = contents.corruption {
+            return Err(corruption.into());
+        }
+        contents
+            .entries
+            .extend(put_back::left(fs, &contents.entries));
+        let (restored, failed) = restore_entries(fs, contents.entries);
+        let journal = Journal::create(&path, &failed, &contents.unknown)?;
+        if !contents.unknown.is_empty() {
+            tracing::warn!(
+                records = contents.unknown.len(),
+                journal = %path.display(),
+                "the knob journal has records of a newer version, which are kept: its `justitia reset` restores their knobs"
+            );
+        }
+        let store = Self {
+            fs: fs.clone(),
+            journal: Some(journal),
+            path,
+            owned: HashMap::new(),
+            inherited: by_knob(failed),
+            unknown: contents.unknown,
+            unwritable: HashMap::new(),
+            reapplied: HashMap::new(),
+            write_error: None,
+            compact_after: None,
+            read_only: None,
+            write_knob: write_raw,
+            _locks: locks,
+        };
+        Ok((store, restored))
+    }
+
+    /// Writes `value` to a knob, unless another writer has set it. The first write records the original value. Returns once
+    /// the value is in the journal, on disk, and then in the kernel.
+    ///
+    /// # Errors
+    /// If the journal or the knob cannot be written. Then the original value is restored, at once or as soon as the kernel
+    /// accepts it ([`KnobStore::retry_restores`]). A knob whose write the kernel refuses is given up
+    /// ([`KnobStore::may_write`]); the write of any other may be tried again.
+    pub fn set(
+        &mut self,
+        cgroup: &Cgroup,
+        knob: Knob,
+        value: &str,
+    ) -> Result<WriteOutcome, KnobStoreError> {
+        let key = (cgroup.id(), knob);
+        match self.unwritable.get(&key) {
+            Some(Unwritable::External { found }) => {
+                return Ok(WriteOutcome::External {
+                    applied: String::new(),
+                    found: found.clone(),
+                });
+            }
+            Some(Unwritable::GivenUp { .. }) => return Ok(WriteOutcome::GivenUp),
+            None => {}
+        }
+        let written = self.try_set(cgroup, knob, value);
+        if let Err(error) = &written {
+            match error {
+                KnobStoreError::Kernel(error) if is_refusal(error, knob) => {
+                    self.give_up(
+                        key.0,
+                        knob,
+                        &format!("the kernel refused the write: {error}"),
+                    );
+                }
+                _ => {
+                    self.restore(key.0, knob);
+                }
+            }
+        }
+        written
+    }
+
+    fn try_set(
+        &mut self,
+        cgroup: &Cgroup,
+        knob: Knob,
+        value: &str,
+    ) -> Result<WriteOutcome, KnobStoreError> {
+        let key = (cgroup.id(), knob);
+        if self.inherited.contains_key(&key) {
+            self.retry_restores();
+            if self.inherited.contains_key(&key) {
+                return Ok(WriteOutcome::Deferred);
+            }
+        }
+        let found = match read_raw(cgroup, knob) {
+            Ok(found) => found,
+            // When a controller is disabled for a cgroup, the values of its knobs are dropped.
+            Err(e) if e.is_gone() || e.is_missing() => return Ok(self.forget(key)),
+            Err(e) => return Err(e.into()),
+        };
+        let original = match self.owned.get(&key) {
+            Some(owned) if owned.applied == found => owned.original.clone(),
+            Some(owned) => {
+                let applied = owned.applied.clone();
+                if !self.may_reapply(key, &found) {
+                    self.external_from_now(key, &found);
+                    return Ok(WriteOutcome::External { applied, found });
+                }
+                self.forget(key);
+                found.clone()
+            }
+            None => found.clone(),
+        };
+        if found == value {
+            if let Some(owned) = self.owned.get_mut(&key) {
+                owned.restore_pending = false;
+            }
+            return Ok(WriteOutcome::Unchanged);
+        }
+        let owned = OwnedKnob {
+            cgroup: cgroup.clone(),
+            original,
+            applied: value.to_owned(),
+            restore_pending: false,
+        };
+        self.write(key, owned)
+    }
+
+    /// Checks whether another writer has set a knob of ours. If it has decided on a value, the knob is external; if it has
+    /// only reapplied one, ours is written again, see [`WriteOutcome::Reapplied`]. `None` if the knob holds our value.
+    ///
+    /// # Errors
+    /// If our value cannot be written again: then the knob is not ours any more, as after [`KnobStore::set`].
+    pub fn audit(
+        &mut self,
+        id: CgroupId,
+        knob: Knob,
+    ) -> Result<Option<WriteOutcome>, KnobStoreError> {
+        let owned = self.owned.get(&(id, knob));
+        match owned.map(|owned| read_raw(&owned.cgroup, knob)) {
+            Some(Ok(found)) => self.audit_value(id, knob, &found),
+            _ => Ok(None),
+        }
+    }
+
+    /// As [`KnobStore::audit`], of a knob in which `found` was just read.
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn audit_value(
+        &mut self,
+        id: CgroupId,
+        knob: Knob,
+        found: &str,
+    ) -> Result<Option<WriteOutcome>, KnobStoreError> {
+        let key = (id, knob);
+        let Some(owned) = self.owned.get(&key).filter(|owned| !owned.restore_pending) else {
+            return Ok(None);
+        };
+        if found == owned.applied {
+            return Ok(None);
+        }
+        let (cgroup, applied) = (owned.cgroup.clone(), owned.applied.clone());
+        let written = self.set(&cgroup, knob, &applied)?;
+        Ok(Some(match written {
+            WriteOutcome::Written | WriteOutcome::Unchanged => WriteOutcome::Reapplied {
+                found: found.to_owned(),
+            },
+            other => other,
+        }))
+    }
+
+    /// Whether nobody has decided on `found`, and our value may be written over it once more.
+    fn may_reapply(&mut self, key: KnobKey, found: &str) -> bool {
+        let original = self.owned.get(&key).map(|owned| owned.original.as_str());
+        (original == Some(found) || key.1.is_default(found))
+            && self.reapplied.entry(key).or_default().allow(Instant::now())
+    }
+
+    pub(super) fn forget(&mut self, key: KnobKey) -> WriteOutcome {
+        if let Some(owned) = self.owned.remove(&key) {
+            put_back::remove(&owned.cgroup, key.1);
+            self.append_done(key);
+        }
+        WriteOutcome::Gone
+    }
+
+    /// Leaves a knob of ours to the writer of `found`.
+    pub(super) fn external_from_now(&mut self, key: KnobKey, found: &str) {
+        let found = found.to_owned();
+        self.unwritable.insert(key, Unwritable::External { found });
+        self.forget(key);
+    }
+}
+
+impl KnobStore {
+    /// Whether the knob may be written: it is neither external nor given up.
+    #[must_use]
+    pub fn may_write(&self, id: CgroupId, knob: Knob) -> bool {
+        !self.unwritable.contains_key(&(id, knob))
+    }
+
+    /// The value of our last write to a knob.
+    #[must_use]
+    pub fn applied(&self, id: CgroupId, knob: Knob) -> Option<&str> {
+        self.owned.get(&(id, knob)).map(|o| o.applied.as_str())
+    }
+
+    /// The knobs owned: cgroup, knob, original value, our value.
+    pub fn owned(&self) -> impl Iterator<Item = (CgroupId, Knob, &str, &str)> {
+        self.owned
+            .iter()
+            .map(|((id, knob), o)| (*id, *knob, o.original.as_str(), o.applied.as_str()))
+    }
+
+    /// The number of knobs owned, with those of an earlier agent that could not be restored yet.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.owned.len() + self.inherited.len()
+    }
+
+    /// Whether no knob is owned.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Why no knob can be written at the moment, if so: a write that is not in the journal is not made.
+    #[must_use]
+    pub fn write_error(&self) -> Option<&str> {
+        self.write_error.as_deref()
+    }
+
+    /// Why no knob can be written at the moment, if the mount of the cgroups is read-only: the error of the last write.
+    #[must_use]
+    pub fn read_only(&self) -> Option<&str> {
+        self.read_only.as_ref().map(ReadOnly::why)
+    }
+
+    /// The knobs that are not written any more, and why.
+    pub fn unwritable(&self) -> impl Iterator<Item = (CgroupId, Knob, &Unwritable)> {
+        self.unwritable
+            .iter()
+            .map(|((id, knob), why)| (*id, *knob, why))
+    }
+
+    /// The knobs of other writers, and the values found there.
+    pub fn external(&self) -> impl Iterator<Item = (CgroupId, Knob, &str)> {
+        self.unwritable().filter_map(|(id, knob, why)| match why {
+            Unwritable::External { found } => Some((id, knob, found.as_str())),
+            Unwritable::GivenUp { .. } => None,
+        })
+    }
+
+    /// The knobs that were given up, and what happened.
+    pub fn given_up(&self) -> impl Iterator<Item = (CgroupId, Knob, &str)> {
+        self.unwritable().filter_map(|(id, knob, why)| match why {
+            Unwritable::GivenUp { why } => Some((id, knob, why.as_str())),
+            Unwritable::External { .. } => None,
+        })
+    }
+
+    /// Marks a knob as another writer's, as when it held a value before our first write. If it is ours, it is restored
+    /// first.
+    pub fn mark_external(&mut self, id: CgroupId, knob: Knob, found: &str) {
+        self.restore(id, knob);
+        let found = found.to_owned();
+        self.unwritable
+            .insert((id, knob), Unwritable::External { found });
+    }
+
+    /// Writes a knob that is external, although it is: its operator's value becomes the original, which is restored. For
+    /// values that keep what the operator's promises.
+    pub fn take_over(&mut self, id: CgroupId, knob: Knob) {
+        let key = (id, knob);
+        if let Some(Unwritable::External { .. }) = self.unwritable.get(&key) {
+            self.unwritable.remove(&key);
+        }
+    }
+
+    /// Restores a knob, and writes it no more. One that turns out to be external stays that.
+    pub fn give_up(&mut self, id: CgroupId, knob: Knob, why: &str) {
+        self.restore(id, knob);
+        let why = why.to_owned();
+        self.unwritable
+            .entry((id, knob))
+            .or_insert(Unwritable::GivenUp { why });
+    }
+
+    /// Forgets that a knob is external or given up, in each cgroup, as when its device is gone, and with it the values.
+    pub fn forget_unwritable(&mut self, knob: Knob) {
+        self.unwritable.retain(|(_, other), _| *other != knob);
+        self.reapplied.retain(|(_, other), _| *other != knob);
+    }
+
+    /// Restores and forgets the knobs of a cgroup that was removed, or that is no tenant any more though it exists.
+    pub fn on_cgroup_removed(&mut self, id: CgroupId) {
+        let keys = self.owned.keys().filter(|(of, _)| *of == id);
+        for (id, knob) in keys.copied().collect::<Vec<KnobKey>>() {
+            self.restore(id, knob);
+        }
+        self.unwritable.retain(|(of, _), _| *of != id);
+        self.reapplied.retain(|(of, _), _| *of != id);
+    }
+}
+
+// How often our value is written again over a value that was merely reapplied.
+//
+// systemd writes a unit's properties into its cgroup whenever it realizes the unit: at `daemon-reload`, at
+// `daemon-reexec`, when a property of it or of a sibling changes. It writes the original value, and nobody has decided
+// that. A writer that repeats it more often counts as a decision, and the knob is external from then on.
+
+/// At most so many times within a [`WINDOW`]: somebody who reloads systemd by hand does it less often.
+const LIMIT: usize = 6;
+/// See [`LIMIT`].
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// When one knob was written again.
+#[derive(Debug, Default)]
+pub(super) struct ReapplyLimiter(VecDeque<Instant>);
+
+impl ReapplyLimiter {
+    /// Whether our value may be written once more; counts it then.
+    pub(super) fn allow(&mut self, now: Instant) -> bool {
+        while self
+            .0
+            .front()
+            .is_some_and(|at| now.saturating_duration_since(*at) >= WINDOW)
+        {
+            self.0.pop_front();
+        }
+        let allowed = self.0.len() < LIMIT;
+        if allowed {
+            self.0.push_back(now);
+        }
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn six_writes_a_minute_are_allowed_and_old_ones_do_not_count() {
+        let begin = Instant::now();
+        let mut limiter = ReapplyLimiter::default();
+        let mut allowed = |seconds| limiter.allow(begin + Duration::from_secs(seconds));
+        assert!((0..6).all(&mut allowed));
+        assert!(!allowed(6) && !allowed(59), "a seventh within a minute");
+        assert!(allowed(60), "the first is a minute old");
+        assert!(!allowed(60));
+        assert!((200..206).all(&mut allowed));
+    }
+}

@@ -1,0 +1,218 @@
+//! Demands of tenants, and the page cache divided by weight among them.
+
+use std::time::Duration;
+
+use justitia_api::{DemandModel, RESTS_AFTER};
+use justitia_share::{Demand, Tree, Weight, entitlements, num};
+
+use crate::model::{Key, MIN_OBSERVATION, Memory, Snapshot, Tenant};
+
+/// What each tenant is entitled to, in bytes of cache: file pages and reclaimable slab. The vectors are indexed like [`Snapshot::tenants`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entitlements {
+    /// What is divided: all file pages and reclaimable slab, and the free memory above the headroom.
+    pub capacity: u64,
+    /// The free memory to keep ([`Policy::free_headroom`]).
+    pub free_headroom: u64,
+    /// What every tenant demands.
+    pub demands: Vec<Demand>,
+    /// Every tenant's entitlement.
+    pub entitled: Vec<u64>,
+    /// Of inner nodes: what their own orphaned pages keep of that.
+    pub orphaned: Vec<u64>,
+    /// Of leaves: the part of it that is protected from the kernel's reclaim, which is what the tenant demands; its slab is
+    /// not. What an inner node protects is the sum of its leaves'.
+    pub protected: Vec<u64>,
+}
+
+impl Entitlements {
+    /// Divides the page cache: Justitia's threshold (section III-B3, equation 1), hierarchical and work-conserving. First
+    /// the working sets in use are served by weight, then those of resting tenants, then other demands.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot, policy: &Policy) -> Self {
+        let tenants = &snapshot.tenants;
+        let free_headroom = policy.free_headroom(&snapshot.memory);
+        let held: u64 = tenants.values().map(|tenant| tenant.own).sum();
+        let capacity = held
+            .saturating_add(snapshot.memory.free)
+            .saturating_sub(free_headroom);
+        let share = unmanaged_share(snapshot, capacity);
+        let demands = tenants.map(|id, tenant| demand(tenant, tenants.is_leaf(id), share, policy));
+        let (entitled, orphaned) = divide(tenants, &demands, capacity);
+        let protected = demands
+            .values()
+            .zip(tenants.values())
+            .zip(&entitled)
+            .map(|((demand, tenant), entitled)| {
+                demand.total.min(entitled.saturating_sub(tenant.slab))
+            })
+            .collect();
+        Self {
+            capacity,
+            free_headroom,
+            demands: demands.values().copied().collect(),
+            entitled,
+            orphaned,
+            protected,
+        }
+    }
+}
+
+/// What each tenant gets, and what orphaned pages get: of a cgroup's as one more child of it; of the unmanaged tenant's as
+/// one more top-level cgroup, but it is counted as that tenant's.
+fn divide(tenants: &Tree<Tenant>, demands: &Tree<Demand>, capacity: u64) -> (Vec<u64>, Vec<u64>) {
+    let mut all = demands.clone();
+    let mut of = Vec::new();
+    for (id, tenant) in tenants.iter() {
+        let below = (!tenants.is_leaf(id)).then_some(id);
+        if let Some(demand) = orphaned(tenant)
+            && (below.is_some() || tenant.key == Key::Unmanaged)
+        {
+            all.push(below, demand);
+            of.push((id, demand.total));
+        }
+    }
+    let mut entitled = entitlements(&all, capacity);
+    let parts = entitled.split_off(tenants.len());
+    let mut orphaned = vec![0; tenants.len()];
+    for ((id, most), part) in of.into_iter().zip(parts) {
+        orphaned[id.index()] = part.min(most);
+        if tenants.is_leaf(id) {
+            entitled[id.index()] += part.min(most);
+        }
+    }
+    (entitled, orphaned)
+}
+
+/// The part of the cache that is the unmanaged tenant's by weight, among those at the top level that hold or want any.
+fn unmanaged_share(snapshot: &Snapshot, capacity: u64) -> u64 {
+    let tenants = &snapshot.tenants;
+    let top_level = || tenants.children(None).map(|id| &tenants[id]);
+    let competes = |tenant: &&Tenant| tenant.populated || tenant.cache > 0;
+    let all: u64 = top_level()
+        .filter(competes)
+        .map(|tenant| tenant.weight.get())
+        .sum();
+    let unmanaged = top_level().find(|tenant| tenant.key == Key::Unmanaged);
+    let weight = unmanaged.map_or(0, |tenant| tenant.weight.get());
+    let share = u128::from(capacity) * u128::from(weight) / u128::from(all.max(1));
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+/// What a tenant demands; `leaf`: whether no tenant is below it; `share`: the part of the cache that is the unmanaged
+/// tenant's by weight, bytes. Orphaned pages demand nothing, but those in use ([`orphaned`]).
+///
+/// - Nothing demands more than its limits leave to it.
+/// - A working set is what the curve shows and what is mapped. Of what it does not hold no more counts
+///   than it has paged in lately: one that misses nothing needs no more than it has.
+/// - What was there before the tenant's accesses were observed counts as used until they have been observed long enough.
+/// - Where accesses cannot be seen, growth is the only sign of use: the unmanaged tenant is entitled to its share while it
+///   grows, and to what it holds for two minutes after.
+/// - Slab is no working set: it is divided as data that is read once.
+pub(super) fn demand(tenant: &Tenant, leaf: bool, share: u64, policy: &Policy) -> Demand {
+    let minimum = tenant.minimum.min(tenant.cache).max(tenant.unreclaimable);
+    let held = tenant.own.saturating_sub(tenant.orphaned);
+    let unsure = tenant.working_set.observed_for < MIN_OBSERVATION;
+    let keeps = if policy.demand == DemandModel::Usage || unsure {
+        held
+    } else {
+        0
+    };
+    let working_set = match policy.demand {
+        DemandModel::Use => working_set(tenant, held.saturating_sub(tenant.slab), share),
+        DemandModel::Usage => 0,
+    };
+    let (working_set, total) = match (leaf, tenant.populated) {
+        (false, _) => (0, u64::MAX),
+        (true, false) => (0, 0),
+        (true, true) if tenant.growing => (working_set, u64::MAX),
+        (true, true) => (working_set, working_set.max(keeps)),
+    };
+    let working_set = working_set.min(tenant.limit);
+    let rests = tenant.idle_for.as_secs_f64() >= RESTS_AFTER;
+    Demand {
+        weight: tenant.weight,
+        sums_weights: !leaf && tenant.sums_weights,
+        minimum,
+        in_use: if rests { 0 } else { working_set },
+        requested_protection: tenant.requested_protection.min(tenant.cache),
+        working_set,
+        total: total.min(tenant.limit).max(minimum),
+    }
+}
+
+/// What the orphaned pages of an inner node demand, as one more child of it: those in use are a working set, and what
+/// children held that were removed lately is not taken before other data without use. `None` if that is nothing.
+pub(super) fn orphaned(tenant: &Tenant) -> Option<Demand> {
+    (tenant.orphaned_lately > 0).then(|| Demand {
+        in_use: tenant.orphaned_in_use,
+        working_set: tenant.orphaned_in_use,
+        total: tenant.orphaned_lately,
+        ..Demand::unlimited(Weight::default())
+    })
+}
+
+/// The working set of a tenant that holds so many file pages, bytes.
+fn working_set(tenant: &Tenant, file: u64, share: u64) -> u64 {
+    if tenant.key == Key::Unmanaged {
+        return match (tenant.growing, tenant.idle_for < MIN_OBSERVATION) {
+            (true, _) => share,
+            (false, true) => file.min(share),
+            (false, false) => 0,
+        };
+    }
+    let read = tenant
+        .working_set
+        .bytes
+        .saturating_sub(tenant.uses_orphaned);
+    let used = read.saturating_add(tenant.mapped.min(file));
+    let reached = if tenant.growing { tenant.paged_in } else { 0 };
+    let used = used.min(file.saturating_add(reached));
+    used.max(tenant.unseen.min(file))
+}
+
+/// The constants of the planners. The defaults suit every machine that we know; the configuration may change those that
+/// are matters of taste.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policy {
+    /// What of its cache a tenant demands. Default: what it uses.
+    pub demand: DemandModel,
+    /// Reclaim begins when free memory, as fast as it falls, would wake kswapd within this time. Default 200 ms: a burst of
+    /// allocations takes that long to be noticed and answered.
+    pub horizon: Duration,
+    /// What reclaim refills as fast as it is consumed is kept free for the time of a [reaction](Memory::reaction), within
+    /// these bounds. Default 100 ms, two ticks under pressure, to a second: it is memory that working sets which do not fit
+    /// do not have.
+    pub reaction: (Duration, Duration),
+    /// Nothing is reclaimed from a tenant with this memory pressure (PSI `full avg10`), percent. Default 60.
+    pub full_avg10_max: f64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            demand: DemandModel::Use,
+            horizon: Duration::from_millis(200),
+            reaction: (Duration::from_millis(100), Duration::from_secs(1)),
+            full_avg10_max: 60.0,
+        }
+    }
+}
+
+impl Policy {
+    /// The free memory to keep, bytes. Below it tenants give back what exceeds their entitlements. kswapd wakes below the
+    /// low watermark and reclaims up to the high one, so the kernel alone keeps what lies in the middle free on the mean.
+    /// That is kept, too, or above the low watermark what will be consumed until it is refilled, if that is more, at least
+    /// 0.4 % and at most 6 % of the memory: below the low one kswapd, and not the agent, would choose whose pages go. It is
+    /// taken from excess only, so it costs no tenant its entitlement.
+    #[must_use]
+    pub fn free_headroom(&self, memory: &Memory) -> u64 {
+        let falls = num::to_f64(memory.fall_rate) * self.horizon.as_secs_f64();
+        let reaction = memory.reaction.clamp(self.reaction.0, self.reaction.1);
+        let refilled = num::to_f64(memory.refill_rate) * reaction.as_secs_f64();
+        // What is consumed between two refills falls and is refilled: it is the same.
+        let ahead = num::to_u64(falls.max(refilled)).clamp(memory.total / 256, memory.total / 16);
+        let gap = memory.high_watermark.saturating_sub(memory.low_watermark);
+        memory.low_watermark.saturating_add(ahead.max(gap / 2))
+    }
+}

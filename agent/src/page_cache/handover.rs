@@ -1,0 +1,218 @@
+//! Working sets that an agent leaves to the one that follows it, as at an upgrade: for the time until that has observed
+//! the tenants' accesses itself.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use justitia_api::Evidence;
+use justitia_kernel::cgroup::CgroupId;
+use justitia_regular_file as regular_file;
+use rustix::fs::OFlags;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use crate::model::{MIN_OBSERVATION, WorkingSet};
+
+/// The file in the state directory.
+const FILE_NAME: &str = "working-sets";
+/// Files beyond this are not read, bytes: 10,000 tenants need a twentieth of it.
+const MAX_LENGTH: u64 = 8 << 20;
+/// What was handed over counts for so long after the start, at most: until the probes are attached, and then until accesses
+/// have been observed for [`MIN_OBSERVATION`].
+const COUNTS_FOR: Duration = Duration::from_secs(2 * MIN_OBSERVATION.as_secs());
+
+/// What the agent before this one knew.
+#[derive(Debug, Default)]
+pub struct Handover {
+    sets: HashMap<CgroupId, u64>,
+    until: Option<Instant>,
+}
+
+/// The contents of the file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Contents {
+    /// The boot in which it was written: cgroup ids mean nothing in another.
+    boot: String,
+    /// When, seconds since that boot.
+    at: u64,
+    /// Cgroups and their working sets, bytes.
+    sets: Vec<(u64, u64)>,
+}
+
+impl Handover {
+    /// Takes what an earlier agent has left in the state directory: the file is removed. Nothing, if it is of another boot,
+    /// older than [`MIN_OBSERVATION`], or damaged.
+    #[must_use]
+    pub fn take(state: &Path, boot: &str, now: Instant) -> Self {
+        let path = state.join(FILE_NAME);
+        let read = regular_file::read(&path, MAX_LENGTH);
+        if matches!(&read, Err(error) if error.kind() == std::io::ErrorKind::NotFound) {
+            return Self::default();
+        }
+        let removed = std::fs::remove_file(&path);
+        let contents = read
+            .and_then(|bytes| serde_json::from_slice::<Contents>(&bytes).map_err(Into::into))
+            .and_then(|contents| removed.map(|()| contents));
+        match contents {
+            Ok(contents) => Self::of(contents, boot, since_boot(), now),
+            Err(error) => {
+                tracing::info!(path = %path.display(), %error, "what the last agent knew of working sets is not used");
+                Self::default()
+            }
+        }
+    }
+
+    fn of(contents: Contents, boot: &str, since_boot: u64, now: Instant) -> Self {
+        let age = since_boot.checked_sub(contents.at);
+        if contents.boot != boot || age.is_none_or(|age| age > MIN_OBSERVATION.as_secs()) {
+            return Self::default();
+        }
+        let sets = contents.sets.into_iter();
+        Self {
+            sets: sets.map(|(id, bytes)| (CgroupId(id), bytes)).collect(),
+            until: Some(now + COUNTS_FOR),
+        }
+    }
+
+    /// A tenant's working set, as it is known: what this agent has `observed`, or for the first minutes what the last one
+    /// knew, if that is more.
+    #[must_use]
+    pub fn known(
+        &self,
+        id: CgroupId,
+        observed: Option<WorkingSet>,
+        now: Instant,
+    ) -> Option<WorkingSet> {
+        let fresh = observed.is_none_or(|set| set.observed_for < MIN_OBSERVATION);
+        if !fresh || self.until.is_none_or(|until| now >= until) {
+            return observed;
+        }
+        let Some(&bytes) = self.sets.get(&id) else {
+            return observed;
+        };
+        Some(WorkingSet {
+            bytes: observed.map_or(bytes, |set| set.bytes.max(bytes)),
+            observed_for: MIN_OBSERVATION,
+            evidence: Evidence::Accesses,
+        })
+    }
+}
+
+/// Leaves working sets to the next agent: those that are known by accesses which have been observed for long enough.
+///
+/// # Errors
+/// If the file cannot be written. Then there is none.
+pub(crate) fn leave(
+    state: &Path,
+    boot: &str,
+    sets: impl Iterator<Item = (CgroupId, WorkingSet)>,
+) -> std::io::Result<()> {
+    let known = sets.filter(|(_, set)| {
+        set.evidence == Evidence::Accesses && set.observed_for >= MIN_OBSERVATION
+    });
+    let contents = Contents {
+        boot: boot.to_owned(),
+        at: since_boot(),
+        sets: known.map(|(id, set)| (id.0, set.bytes)).collect(),
+    };
+    let (path, temporary) = (state.join(FILE_NAME), state.join("working-sets.new"));
+    write(&temporary, &serde_json::to_vec(&contents)?)
+        .and_then(|()| std::fs::rename(&temporary, &path))
+        .inspect_err(|_| {
+            let _ = std::fs::remove_file(&temporary);
+        })
+}
+
+fn write(path: &PathBuf, bytes: &[u8]) -> std::io::Result<()> {
+    let _ = std::fs::remove_file(path);
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+    regular_file::open(path, flags)?.write_all(bytes)
+}
+
+/// Seconds since the machine was booted, with those in which it was suspended.
+fn since_boot() -> u64 {
+    u64::try_from(clock_gettime(ClockId::Boottime).tv_sec).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOOT: &str = "6d1c";
+
+    fn set(bytes: u64, seconds: u64, evidence: Evidence) -> WorkingSet {
+        WorkingSet {
+            bytes,
+            observed_for: Duration::from_secs(seconds),
+            evidence,
+        }
+    }
+
+    #[test]
+    fn what_was_known_counts_until_it_is_known_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let sets = [
+            (CgroupId(1), set(100, 300, Evidence::Accesses)),
+            (CgroupId(2), set(200, 30, Evidence::Accesses)),
+            (CgroupId(3), set(300, 300, Evidence::Lists)),
+        ];
+        leave(dir.path(), BOOT, sets.into_iter()).unwrap();
+        let now = Instant::now();
+        let handover = Handover::take(dir.path(), BOOT, now);
+        assert_eq!(dir.path().read_dir().unwrap().count(), 0, "read once");
+        let of = |id, observed, after| {
+            let known = handover.known(CgroupId(id), observed, now + Duration::from_secs(after));
+            known.map(|set| (set.bytes, set.observed_for.as_secs()))
+        };
+        let long = MIN_OBSERVATION.as_secs();
+        let observed = |bytes, seconds| Some(set(bytes, seconds, Evidence::Accesses));
+        for (id, seen, after, expected) in [
+            (1, None, 0, Some((100, long))),
+            (1, observed(40, 10), 10, Some((100, long))),
+            (1, observed(140, 10), 10, Some((140, long))),
+            (1, observed(40, long), long + 20, Some((40, long))),
+            (1, observed(40, 10), 2 * long, Some((40, 10))),
+            (2, None, 0, None),
+            (3, None, 0, None),
+        ] {
+            assert_eq!(of(id, seen, after), expected, "{id}, {seen:?}, {after} s");
+        }
+    }
+
+    #[test]
+    fn what_is_of_another_boot_old_damaged_or_no_file_is_not_used() {
+        let now = Instant::now();
+        let contents = |boot: &str, at| Contents {
+            boot: boot.to_owned(),
+            at,
+            sets: vec![(1, 100)],
+        };
+        for (boot, at, used) in [
+            (BOOT, 1000, true),
+            (BOOT, 1000 - MIN_OBSERVATION.as_secs(), true),
+            (BOOT, 999 - MIN_OBSERVATION.as_secs(), false),
+            (BOOT, 1001, false),
+            ("other", 1000, false),
+        ] {
+            let handover = Handover::of(contents(boot, at), BOOT, 1000, now);
+            assert_eq!(handover.sets.len() == 1, used, "{boot}, {at}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE_NAME);
+        for damaged in ["", "{", "{\"boot\":\"6d1c\",\"at\":1,\"sets\":[[-1,2]]}"] {
+            std::fs::write(&path, damaged).unwrap();
+            assert!(Handover::take(dir.path(), BOOT, now).sets.is_empty());
+            assert!(!path.exists(), "{damaged}");
+        }
+        std::fs::File::create(&path)
+            .unwrap()
+            .set_len(MAX_LENGTH + 1)
+            .unwrap();
+        assert!(Handover::take(dir.path(), BOOT, now).sets.is_empty());
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert!(Handover::take(dir.path(), BOOT, now).sets.is_empty());
+    }
+}

@@ -1,0 +1,432 @@
+//! The memory counters of one tenant, and what follows from their change.
+
+use std::time::{Duration, Instant};
+
+use justitia_api::Evidence;
+use justitia_kernel::cgroup::Cgroup;
+use justitia_kernel::memory::{Limit, MemoryStat};
+use justitia_kernel::{Error, PAGE_SIZE, Result};
+use justitia_share::num::{to_f64, to_u64};
+
+use crate::model::{COST_HALF_LIFE, MIN_OBSERVATION, WorkingSet};
+
+#[cfg(test)]
+mod tests;
+
+/// A cache that paged in this much between two samples is growing, bytes.
+const GROWTH: u64 = 256 << 10;
+/// A drop of the counters that lasts this long is a deletion of files.
+const SETTLED: Duration = Duration::from_secs(1);
+/// A cache counts as growing for this long after it last grew.
+const GROWING: Duration = Duration::from_secs(3);
+/// A tenant that uses less than this fraction of a CPU, and pages nothing in, is idle.
+const IDLE_CPU: f64 = 0.001;
+/// How often limits and minimums are read.
+const LIMITS_PERIOD: Duration = Duration::from_secs(5);
+/// How often the CPU time is read.
+const CPU_PERIOD: Duration = Duration::from_secs(1);
+/// How often a busy tenant is sampled, as far as the budget allows.
+const MIN_PERIOD: Duration = Duration::from_millis(100);
+/// How often a quiet tenant is sampled.
+const MAX_PERIOD: Duration = Duration::from_secs(20);
+
+/// Samples one tenant. Amounts in bytes, as of the last sample.
+#[derive(Debug)]
+pub struct MemorySampler {
+    /// File pages on LRU lists.
+    pub file: u64,
+    /// Reclaimable slab.
+    pub slab: u64,
+    /// Charged memory beside these two.
+    pub other: u64,
+    /// What may be swapped out: the lists of anonymous memory, on which shared memory is, too.
+    pub swappable: u64,
+    /// What is in swap.
+    pub swap: u64,
+    /// What was swapped out of it lately, as far as it has not been freed since.
+    swapped_out: DecayingCount,
+    /// What it swapped in again lately.
+    swapped_in: DecayingCount,
+    /// Its limits and minimums, as last read.
+    pub limits: MemoryLimits,
+    limits_at: Option<Instant>,
+    /// Dirty and under writeback.
+    pub unreclaimable: u64,
+    /// Anonymous memory.
+    pub anon: u64,
+    /// Mapped file pages, at most: the kernel counts mapped shared memory with them.
+    pub mapped: u64,
+    /// File pages on the active list.
+    active: u64,
+    /// File pages paged in between the last two samples, bytes per second.
+    pub page_in_rate: u64,
+    /// File pages that were faulted back in after they had been reclaimed (`workingset_refault_file`), since the cgroup
+    /// was made; a count, not bytes.
+    pub refaults: u64,
+    /// See [`paged_in`].
+    pub paged_in: u64,
+    /// What it has paged in lately.
+    page_ins: DecayingCount,
+    /// At the first sample: when, its file pages, and what it had paged in.
+    first: Option<First>,
+    last: Option<Last>,
+    /// The highest value of `paged_in` seen, and when.
+    peak: (u64, Instant),
+    /// When the CPU time was last read, and its value, microseconds.
+    cpu: Option<(Instant, u64)>,
+    active_at: Instant,
+    grew_at: Option<Instant>,
+    period: Duration,
+}
+
+/// The first sample.
+#[derive(Debug)]
+struct First {
+    at: Instant,
+    file: u64,
+    paged_in: u64,
+}
+
+/// The last sample.
+#[derive(Debug)]
+struct Last {
+    at: Instant,
+    refaults: u64,
+}
+
+/// The counters of a cgroup's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryCounters {
+    /// `memory.stat`.
+    pub stat: MemoryStat,
+    /// `memory.swap.current`, bytes; 0 without swap.
+    pub swap: u64,
+}
+
+impl MemoryCounters {
+    /// Reads the cgroup's counters.
+    ///
+    /// # Errors
+    /// As every reader of a cgroup; that the cgroup is gone is one.
+    pub fn read(cgroup: &Cgroup) -> Result<Self> {
+        Ok(Self {
+            stat: cgroup.memory_stat()?,
+            swap: cgroup.swap_current()?.unwrap_or(0),
+        })
+    }
+
+    /// A lower bound of what was swapped out since the cgroup was made, bytes: what is there now, and what came back.
+    const fn swapped_out(&self) -> u64 {
+        self.swap.saturating_add(self.swapped_in())
+    }
+
+    /// What was swapped in again since the cgroup was made, bytes.
+    const fn swapped_in(&self) -> u64 {
+        self.stat.workingset_refault_anon * PAGE_SIZE
+    }
+}
+
+/// The managed cgroups with their memory counters.
+pub type CgroupTree = justitia_cgroup_tree::CgroupTree<MemorySampler>;
+/// A managed cgroup with its memory counters.
+pub type Node = justitia_cgroup_tree::Node<MemorySampler>;
+
+impl MemorySampler {
+    /// A tenant that was not sampled yet.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self {
+            file: 0,
+            slab: 0,
+            other: 0,
+            swappable: 0,
+            swap: 0,
+            swapped_out: DecayingCount::default(),
+            swapped_in: DecayingCount::default(),
+            limits: MemoryLimits::default(),
+            limits_at: None,
+            unreclaimable: 0,
+            anon: 0,
+            mapped: 0,
+            active: 0,
+            page_in_rate: 0,
+            refaults: 0,
+            paged_in: 0,
+            page_ins: DecayingCount::default(),
+            first: None,
+            last: None,
+            peak: (0, now),
+            cpu: None,
+            active_at: now,
+            grew_at: None,
+            period: MIN_PERIOD,
+        }
+    }
+
+    /// Reads the cgroup's counters, and now and then its limits; what is in swap only where the host has any (`swap_on`).
+    ///
+    /// # Errors
+    /// As every reader of a cgroup; that the cgroup is gone is one.
+    pub fn sample(&mut self, cgroup: &Cgroup, swap_on: bool, now: Instant) -> Result<()> {
+        let counters = if swap_on {
+            MemoryCounters::read(cgroup)?
+        } else {
+            MemoryCounters {
+                stat: cgroup.memory_stat()?,
+                swap: 0,
+            }
+        };
+        let current = cgroup.memory_current()?;
+        self.record(&counters, now);
+        self.other = current.saturating_sub(self.file + self.slab);
+        if self.limits_at.is_none_or(|at| now - at >= LIMITS_PERIOD) {
+            self.limits = MemoryLimits::read(cgroup)?;
+            self.limits_at = Some(now);
+        }
+        if self.cpu.is_none_or(|(at, _)| now - at >= CPU_PERIOD) {
+            let usage = cgroup.cpu_usage_usec()?;
+            self.record_cpu(usage, now);
+        }
+        Ok(())
+    }
+
+    /// Takes over counters that were read elsewhere.
+    pub fn record(&mut self, counters: &MemoryCounters, now: Instant) {
+        let stat = &counters.stat;
+        let file = stat.file_lru();
+        let refaults = stat.workingset_refault_file;
+        self.swapped_out.record(counters.swapped_out(), now);
+        self.swapped_in.record(counters.swapped_in(), now);
+        let paged_in = paged_in(stat).saturating_sub(self.swapped_out.total());
+        let busy = self.record_growth(stat, paged_in, now);
+        self.period = if busy {
+            MIN_PERIOD
+        } else {
+            (self.period * 3 / 2).min(MAX_PERIOD)
+        };
+        self.file = file;
+        self.slab = stat.slab_reclaimable;
+        self.swap = counters.swap;
+        self.swappable = stat.inactive_anon + stat.active_anon;
+        self.refaults = refaults;
+        self.paged_in = paged_in;
+        self.unreclaimable = stat.file_dirty + stat.file_writeback;
+        self.anon = stat.anon;
+        self.active = stat.active_file;
+        self.mapped = stat.file_mapped;
+        self.first.get_or_insert(First {
+            at: now,
+            file,
+            paged_in,
+        });
+        self.last = Some(Last { at: now, refaults });
+    }
+
+    /// Compares the counters with the last sample. Whether anything happened in between.
+    fn record_growth(&mut self, stat: &MemoryStat, paged_in: u64, now: Instant) -> bool {
+        let (file, refaults) = (stat.file_lru(), stat.workingset_refault_file);
+        let Some(last) = &self.last else {
+            self.peak = (paged_in, now);
+            self.page_ins.record(0, now);
+            return false;
+        };
+        // A page leaves its list before it counts as reclaimed, so the sum dips for a moment: only what exceeds its peak
+        // was paged in. A sum that stays below the peak means that files were deleted.
+        let (peak, peak_at) = self.peak;
+        let growth = paged_in.saturating_sub(peak);
+        if paged_in >= peak || now - peak_at >= SETTLED {
+            self.peak = (paged_in, now);
+        }
+        let millis = u64::try_from((now - last.at).as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1);
+        self.page_ins.record(self.page_ins.total() + growth, now);
+        self.page_in_rate = growth.saturating_mul(1000) / millis;
+        let slab_growth = stat.slab_reclaimable.saturating_sub(self.slab);
+        if growth >= GROWTH || slab_growth >= GROWTH || refaults > last.refaults {
+            self.grew_at = Some(now);
+            self.active_at = now;
+        }
+        growth > 0 || slab_growth >= GROWTH || file.abs_diff(self.file) > GROWTH
+    }
+
+    fn record_cpu(&mut self, usage: u64, now: Instant) {
+        if let Some((at, before)) = self.cpu {
+            let wall = u64::try_from((now - at).as_micros())
+                .unwrap_or(u64::MAX)
+                .max(1);
+            if to_f64(usage.saturating_sub(before)) / to_f64(wall) > IDLE_CPU {
+                self.active_at = now;
+            }
+        }
+        self.cpu = Some((now, usage));
+    }
+
+    /// Whether its cache has grown lately, or would have without reclaim.
+    #[must_use]
+    pub fn growing(&self, now: Instant) -> bool {
+        self.grew_at
+            .is_some_and(|at| now - at < GROWING.max(2 * self.period))
+    }
+
+    /// For how long it had used no CPU, and paged nothing in, when it was last sampled. Hits in its cache do not show here.
+    #[must_use]
+    pub fn idle_for(&self, now: Instant) -> Duration {
+        let sampled = self.last.as_ref().map_or(now, |last| last.at);
+        sampled.saturating_duration_since(self.active_at)
+    }
+
+    /// The working set by the kernel's LRU lists. Those of the multi-gen LRU do not tell; and the cache of a tenant that
+    /// has been idle for long will not be used soon.
+    #[must_use]
+    pub fn working_set(&self, multi_gen: bool, now: Instant) -> WorkingSet {
+        let idle_for = self.idle_for(now);
+        let known = !multi_gen && idle_for < MIN_OBSERVATION;
+        WorkingSet {
+            bytes: if known { self.active } else { 0 },
+            observed_for: idle_for,
+            evidence: Evidence::Lists,
+        }
+    }
+
+    /// File pages that it had at its first sample, and that nothing it has paged in since has replaced: whether they are
+    /// used shows when its accesses have been observed for [`MIN_OBSERVATION`], or where they are not, after that time.
+    /// Then it is 0. `working_set` is what is known of it by now.
+    #[must_use]
+    pub fn unseen(&self, working_set: &WorkingSet, now: Instant) -> u64 {
+        let Some(first) = &self.first else {
+            return 0;
+        };
+        let observed_for = match working_set.evidence {
+            Evidence::Accesses => working_set.observed_for,
+            Evidence::Lists => now.saturating_duration_since(first.at),
+        };
+        if observed_for >= MIN_OBSERVATION {
+            return 0;
+        }
+        let replaced = self.paged_in.saturating_sub(first.paged_in);
+        first.file.saturating_sub(replaced).min(self.file)
+    }
+
+    /// What it has paged in lately, decaying, bytes.
+    #[must_use]
+    pub fn paged_in_lately(&self, now: Instant) -> u64 {
+        self.page_ins.recent(now)
+    }
+
+    /// What was swapped out of it lately, and what it swapped in again, decaying, bytes.
+    #[must_use]
+    pub fn swapped(&self, now: Instant) -> (u64, u64) {
+        (self.swapped_out.recent(now), self.swapped_in.recent(now))
+    }
+
+    /// Whether anything happened between the last two samples.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.period == MIN_PERIOD
+    }
+
+    /// When the next sample is due.
+    #[must_use]
+    pub fn due(&self, now: Instant) -> Instant {
+        now + self.period
+    }
+
+    /// The age of the last sample; `None` if there is none.
+    #[must_use]
+    pub fn age(&self, now: Instant) -> Option<Duration> {
+        self.last
+            .as_ref()
+            .map(|last| now.saturating_duration_since(last.at))
+    }
+}
+
+/// All file pages that a cgroup has paged in, less those of deleted files, bytes: its file pages on LRU lists and what was
+/// reclaimed since it was made. Reclaim of file pages alone does not change this sum; what was swapped out has to be
+/// taken off it.
+#[must_use]
+fn paged_in(stat: &MemoryStat) -> u64 {
+    stat.file_lru() + stat.pgsteal * PAGE_SIZE
+}
+
+/// What was set for a cgroup, bytes; `u64::MAX` is no limit. Without a file, as without the memory controller, nothing is
+/// set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// `memory.min`.
+    pub min: u64,
+    /// `memory.high`.
+    pub high: u64,
+    /// `memory.max`.
+    pub max: u64,
+    /// `memory.swap.max`.
+    pub swap_max: u64,
+}
+
+impl Default for MemoryLimits {
+    fn default() -> Self {
+        Self {
+            min: 0,
+            high: u64::MAX,
+            max: u64::MAX,
+            swap_max: u64::MAX,
+        }
+    }
+}
+
+impl MemoryLimits {
+    /// Reads the cgroup's files.
+    ///
+    /// # Errors
+    /// If the cgroup is gone, or a file is not understood.
+    pub fn read(cgroup: &Cgroup) -> Result<Self> {
+        let none = Self::default();
+        Ok(Self {
+            min: bytes(cgroup.memory_min(), none.min)?,
+            high: bytes(cgroup.memory_high(), none.high)?,
+            max: bytes(cgroup.memory_max(), none.max)?,
+            swap_max: bytes(cgroup.swap_max(), none.swap_max)?,
+        })
+    }
+}
+
+fn bytes(limit: Result<Limit>, missing: u64) -> Result<u64> {
+    match limit {
+        Ok(Limit::Bytes(bytes)) => Ok(bytes),
+        Ok(Limit::Max) => Ok(u64::MAX),
+        Err(error) if Error::is_missing(&error) => Ok(missing),
+        Err(error) => Err(error),
+    }
+}
+
+/// The growth of a counter, decaying by half every [`COST_HALF_LIFE`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct DecayingCount {
+    /// The highest value so far, and when the growth was last computed; `None` before the first value.
+    last: Option<(u64, Instant)>,
+    recent: f64,
+}
+
+impl DecayingCount {
+    /// Takes the counter's value. One that is below an earlier value, such as an estimate, counts as no growth.
+    pub(super) fn record(&mut self, value: u64, now: Instant) {
+        let Some((before, _)) = self.last else {
+            self.last = Some((value, now));
+            return;
+        };
+        self.recent = to_f64(self.recent(now)) + to_f64(value.saturating_sub(before));
+        self.last = Some((value.max(before), now));
+    }
+
+    /// The growth lately.
+    pub(super) fn recent(&self, now: Instant) -> u64 {
+        self.last.map_or(0, |(_, at)| {
+            to_u64(self.recent * COST_HALF_LIFE.decay(now.saturating_duration_since(at)))
+        })
+    }
+
+    /// The highest value so far.
+    pub(super) fn total(&self) -> u64 {
+        self.last.map_or(0, |(value, _)| value)
+    }
+}

@@ -1,0 +1,41 @@
+//! Division of the page cache by weight.
+//!
+//! What is measured: [`MemorySampler`] the counters of each tenant, [`Reuse`] how it uses its cache again, [`system_memory`]
+//! the host's memory, [`unmanaged`] what is in no managed cgroup; [`Handover`] is what the agent before this one knew. A
+//! [`Snapshot`](crate::model::Snapshot) is all of it at one moment.
+//!
+//! What is planned: pure functions of a snapshot. They read no clock and do no I/O, so a table of cases tests each.
+//! [`Entitlements`] divides the page cache by weight. The planners compare that with what tenants hold, and return intents,
+//! each with the facts that led to it.
+//!
+//! | planner | decides | source |
+//! |---|---|---|
+//! | [`plan_reclaim`](reclaim::plan_reclaim) | which tenants give back file pages, and how many | Justitia, section III-B3 |
+//! | [`plan_anonymous`](reclaim::plan_anonymous) | from which tenant cold anonymous memory is swapped out, and how much | as the kernel's own reclaim would |
+//! | [`plan_protection`] | `memory.low` of every tenant | Justitia, section III-B3, through the kernel's own reclaim |
+//!
+//! What is done: [`reclaim`] asks the kernel to reclaim, in threads of its own; [`protection`] writes `memory.low` through
+//! the knob store.
+
+mod entitlements;
+pub(crate) mod handover;
+mod memory_sampler;
+pub mod protection;
+pub mod reclaim;
+mod reuse;
+mod snapshot;
+pub(crate) mod system_memory;
+pub(crate) mod unmanaged;
+
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod tests;
+
+pub use entitlements::{Entitlements, Policy};
+pub use handover::Handover;
+pub use memory_sampler::{CgroupTree, MemoryCounters, MemorySampler, Node};
+pub use protection::{Low, LowIntent, ProtectionController, plan_protection};
+pub(crate) use reuse::ReuseSampler;
+pub use reuse::{RECENT_ACCESSES, Reuse, ReuseCounts};
+pub use unmanaged::{ReclaimFeatures, UnmanagedReclaim, lru_gen_usable};

@@ -1,0 +1,457 @@
+//! `memory.low` of every tenant: planned, and written through the knob store, never against another writer.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use justitia_api::{Action, ProtectionReason, Reason, Rule, escape};
+use justitia_cgroup_tree::memory_low;
+use justitia_kernel::Result;
+use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::knob::{Knob, read_raw};
+
+use super::entitlements::Entitlements;
+use super::memory_sampler::{CgroupTree, Node};
+use crate::knobs::{KnobStore, KnobStoreError, RestoredKnob, WriteOutcome};
+use crate::model::{Key, Snapshot};
+use crate::status::decision_log::Decided;
+
+#[cfg(test)]
+mod tests;
+
+// `memory.low` in proportion to the entitlements. The kernel's own reclaim then respects them between two ticks of the
+// agent (Justitia, section III-B3).
+
+/// Set `memory.low` of one cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LowIntent {
+    /// Which tenant.
+    pub key: Key,
+    /// The new value in bytes, a multiple of the page size.
+    pub low: u64,
+    /// The facts behind it.
+    pub reason: ProtectionReason,
+}
+
+/// A `memory.low` that the agent may write, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Low {
+    /// Its value now.
+    pub now: u64,
+    /// What it must not be below: what its operator has set. 0 if nobody has.
+    pub least: u64,
+}
+
+/// The least change that is written, bytes.
+pub(crate) const MIN_DEADBAND: u64 = 1 << 20;
+/// The deadband as a fraction of the value: one in so many.
+pub(crate) const DEADBAND: u64 = 32;
+
+/// The intents for all tenants whose `memory.low` is further from its goal than the deadband, parents first, since a
+/// child's protection only counts under its parent's. `lows` are the knobs, indexed like the tenants; `None` for one that
+/// is not the agent's to write.
+///
+/// The kernel caps a child's protection by every ancestor's (Documentation/admin-guide/cgroup-v2.rst, "Memory Interface
+/// Files"), so an inner node gets the sum of its children's, or what its operator has set, if that is more.
+#[must_use]
+pub fn plan_protection(
+    snapshot: &Snapshot,
+    entitlements: &Entitlements,
+    lows: &[Option<Low>],
+) -> Vec<LowIntent> {
+    let tenants = &snapshot.tenants;
+    let goals = tenants.fold_up(
+        |sum: &mut ProtectionReason, child| {
+            sum.protected += child.protected;
+            sum.other += child.other;
+        },
+        |id, tenant, mut sum| {
+            if !tenants.is_leaf(id) {
+                // The kernel spreads what no child claims of it over what is charged to the node itself (cgroup-v2.rst,
+                // memory_recursiveprot).
+                sum.protected += entitlements.orphaned[id.index()];
+                return sum;
+            }
+            ProtectionReason::of_leaf(entitlements.protected[id.index()], tenant.other)
+        },
+    );
+    let intents = tenants
+        .values()
+        .zip(lows)
+        .zip(goals)
+        .filter_map(|((tenant, knob), reason)| {
+            let Low { now, least } = (*knob)?;
+            let low = reason.memory_low().max(least);
+            let deadband = (low / DEADBAND).max(MIN_DEADBAND);
+            let moved = low.abs_diff(now) > deadband || (low == 0 && now != 0);
+            (moved && tenant.key != Key::Unmanaged).then_some(LowIntent {
+                key: tenant.key,
+                low,
+                reason,
+            })
+        });
+    intents.collect()
+}
+
+/// At most so many knobs are written in one tick; the rest waits for the next. Each takes a journal entry, a read and a
+/// write of the knob.
+const MAX_WRITES: usize = 64;
+
+/// Pause between two attempts to restore the knobs at the end.
+const RESTORE_RETRY: Duration = Duration::from_millis(100);
+
+/// Writes `memory.low`, or, in observe mode, records what it would have written.
+#[derive(Debug)]
+pub struct ProtectionController {
+    pub(super) store: Option<KnobStore>,
+    /// In observe mode: the values that it would have written, bytes.
+    pub(super) would_apply: HashMap<CgroupId, u64>,
+    /// Why each `memory.low` of ours has its value.
+    pub(super) reasons: HashMap<CgroupId, ProtectionReason>,
+    /// Cgroups whose operator's value was raised once. If somebody writes another one then, that stays.
+    pub(super) raised: HashSet<CgroupId>,
+}
+
+impl ProtectionController {
+    /// With a store it writes; without one it only records what it would write.
+    #[must_use]
+    pub fn new(store: Option<KnobStore>) -> Self {
+        Self {
+            store,
+            would_apply: HashMap::new(),
+            reasons: HashMap::new(),
+            raised: HashSet::new(),
+        }
+    }
+
+    /// One tick: writes each `memory.low` that should change, at most `MAX_WRITES` at once. Returns what was done.
+    pub fn tick(
+        &mut self,
+        cgroups: &CgroupTree,
+        snapshot: &Snapshot,
+        entitlements: &Entitlements,
+    ) -> Vec<Decided> {
+        let lows: Vec<Option<Low>> = snapshot
+            .tenants
+            .values()
+            .map(|tenant| self.low(cgroups, tenant.key))
+            .collect();
+        // A delegatee may create any number of cgroups: its knobs are written after the others. Parents are still written
+        // before their children, since below a delegated cgroup all cgroups are delegated.
+        let intents = plan_protection(snapshot, entitlements, &lows);
+        let (last, first): (Vec<_>, Vec<_>) = intents.into_iter().partition(|intent| {
+            let Key::Cgroup(id) = intent.key else {
+                return false;
+            };
+            cgroups.get(id).is_some_and(|node| node.in_delegation)
+        });
+        first
+            .into_iter()
+            .chain(last)
+            .take(MAX_WRITES)
+            .filter_map(|intent| self.write(cgroups, intent))
+            .collect()
+    }
+
+    /// A tenant's `memory.low`; `None` if it may not be written. What an operator has set stays, but on an inner cgroup: the
+    /// kernel caps what its children have by it, so that it may have to be raised.
+    fn low(&self, cgroups: &CgroupTree, key: Key) -> Option<Low> {
+        let Key::Cgroup(id) = key else { return None };
+        let node = cgroups.get(id)?;
+        let least = match self.raised.contains(&id) {
+            true => node.external_low,
+            false => node.caps_children().unwrap_or(0),
+        };
+        let ours = match &self.store {
+            None => self.would_apply.get(&id).copied(),
+            Some(store) => {
+                let applied = store.applied(id, Knob::MemoryLow);
+                applied.and_then(|low| low.parse().ok())
+            }
+        };
+        let may_write = match &self.store {
+            // It would be external.
+            None => least > 0 || node.external_low == 0,
+            Some(store) => store.may_write(id, Knob::MemoryLow) || self.may_raise(node),
+        };
+        may_write.then(|| Low {
+            now: ours.unwrap_or(least),
+            least,
+        })
+    }
+
+    fn may_raise(&self, node: &Node) -> bool {
+        node.caps_children().is_some() && !self.raised.contains(&node.cgroup.id())
+    }
+
+    pub(super) fn write(&mut self, cgroups: &CgroupTree, intent: LowIntent) -> Option<Decided> {
+        let Key::Cgroup(id) = intent.key else {
+            return None;
+        };
+        let node = cgroups.get(id)?;
+        let path = escape::encode(node.cgroup.path().as_os_str());
+        tracing::debug!(tenant = path, low = intent.low, why = %intent.reason, "memory.low");
+        let Low { now: from, least } = self.low(cgroups, intent.key).unwrap_or_default();
+        let Some(store) = &mut self.store else {
+            self.would_apply.insert(id, intent.low);
+            self.reasons.insert(id, intent.reason);
+            return Some(changed(from, &intent));
+        };
+        let knob = Knob::MemoryLow;
+        let marked = |rule: Rule| Some(marked_external(id, knob, rule));
+        if store.applied(id, knob).is_none() {
+            match mark_external_unless(store, node, &path, least) {
+                Ok(None) if least > 0 => {
+                    log_raised(&path, least, intent.low);
+                    store.take_over(id, knob);
+                    self.raised.insert(id);
+                }
+                Ok(None) => {}
+                // Written after the last events were read, before our first write.
+                Ok(Some(found)) => {
+                    let applied = None;
+                    return marked(Rule::ExternalWrite { found, applied });
+                }
+                Err(error) => {
+                    tracing::debug!(tenant = path, %error, "memory.low could not be read; it is tried again");
+                    return None;
+                }
+            }
+        }
+        match store.set(&node.cgroup, knob, &intent.low.to_string()) {
+            Ok(WriteOutcome::External { applied, found }) => {
+                log_external(node, &path, knob, &applied, &found);
+                marked(Rule::ExternalWrite {
+                    found,
+                    applied: Some(applied),
+                })
+            }
+            Ok(WriteOutcome::Gone | WriteOutcome::GivenUp | WriteOutcome::Deferred) => None,
+            Ok(
+                WriteOutcome::Written | WriteOutcome::Unchanged | WriteOutcome::Reapplied { .. },
+            ) => {
+                self.reasons.insert(id, intent.reason);
+                Some(changed(from, &intent))
+            }
+            Err(error) => not_written(store, intent.key, &path, &error.to_string()),
+        }
+    }
+
+    /// The value found in a knob of another writer.
+    #[must_use]
+    pub fn external(&self, id: CgroupId, knob: Knob) -> Option<String> {
+        let mut external = self.store.as_ref()?.external();
+        let found = external.find(|(i, k, _)| (*i, *k) == (id, knob))?;
+        Some(found.2.to_owned())
+    }
+
+    /// Why a knob has the value that we have written, or would write; `None` if it is not ours.
+    #[must_use]
+    pub fn reason(&self, id: CgroupId, knob: Knob) -> Option<Reason> {
+        let reason = self.reasons.get(&id).filter(|_| knob == Knob::MemoryLow)?;
+        Some(Rule::Protection(*reason).into())
+    }
+
+    /// In observe mode: the values that knobs would have.
+    pub fn would_apply(&self) -> impl Iterator<Item = (CgroupId, Knob, u64)> {
+        self.would_apply
+            .iter()
+            .map(|(id, low)| (*id, Knob::MemoryLow, *low))
+    }
+
+    /// The knob store; `None` in observe mode.
+    #[must_use]
+    pub const fn store(&self) -> Option<&KnobStore> {
+        self.store.as_ref()
+    }
+
+    /// The same, to write other knobs through it.
+    pub const fn store_mut(&mut self) -> Option<&mut KnobStore> {
+        self.store.as_mut()
+    }
+
+    /// Tries again to restore what could not be restored so far; returns what was restored.
+    pub fn retry_restores(&mut self) -> Vec<RestoredKnob> {
+        self.store
+            .as_mut()
+            .map(KnobStore::retry_restores)
+            .unwrap_or_default()
+    }
+
+    /// Restores all knobs, and tries for at most `timeout`. Returns each knob with its last result.
+    pub fn restore_all(&mut self, timeout: Duration) -> Vec<RestoredKnob> {
+        let Some(store) = &mut self.store else {
+            return Vec::new();
+        };
+        let begun = Instant::now();
+        let mut restored = store.restore_all();
+        while !store.is_empty() && begun.elapsed() < timeout {
+            std::thread::sleep(RESTORE_RETRY);
+            restored.retain(|one| !one.outcome.is_failed());
+            restored.extend(store.restore_all());
+        }
+        restored
+    }
+}
+
+/// A `memory.low` could not be written: it is tried again, or it was given up.
+fn not_written(store: &KnobStore, key: Key, tenant: &str, error: &str) -> Option<Decided> {
+    let knob = Knob::MemoryLow;
+    let Key::Cgroup(id) = key else { return None };
+    if store.may_write(id, knob) {
+        tracing::debug!(
+            tenant,
+            error,
+            "memory.low could not be written; it is tried again"
+        );
+        return None;
+    }
+    tracing::warn!(tenant, error, "given up: memory.low could not be written");
+    let knob = knob.to_string();
+    let error = error.to_owned();
+    let rule = Rule::KernelError { error };
+    Some(Decided::new(key, Action::GiveUp { knob }, rule))
+}
+
+fn log_raised(tenant: &str, operators: u64, low: u64) {
+    tracing::info!(
+        tenant,
+        operators,
+        low,
+        "memory.low is raised: it caps what the children have; the operator's value is restored at the end"
+    );
+}
+
+/// A `memory.low` was written, or would have been.
+fn changed(from: u64, intent: &LowIntent) -> Decided {
+    let action = Action::Set {
+        knob: Knob::MemoryLow.to_string(),
+        from: Some(from.to_string()),
+        to: intent.low.to_string(),
+    };
+    Decided::new(intent.key, action, Rule::Protection(intent.reason))
+}
+
+/// A knob is external from now on.
+pub fn marked_external(id: CgroupId, knob: Knob, rule: Rule) -> Decided {
+    let knob = knob.to_string();
+    Decided::new(Key::Cgroup(id), Action::MarkExternal { knob }, rule)
+}
+
+/// Marks a `memory.low` that we have not written as external if it holds anything but `expected` bytes, or 0; returns its
+/// value then.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn mark_external_unless(
+    store: &mut KnobStore,
+    node: &Node,
+    tenant: &str,
+    expected: u64,
+) -> justitia_kernel::Result<Option<String>> {
+    let found = match memory_low(&node.cgroup)? {
+        0 => return Ok(None),
+        low if low == expected => return Ok(None),
+        low => low.to_string(),
+    };
+    log_external(node, tenant, Knob::MemoryLow, "", &found);
+    store.mark_external(node.cgroup.id(), Knob::MemoryLow, &found);
+    Ok(Some(found))
+}
+
+/// Logs that a knob is external. A delegatee can create cgroups and write their knobs without end: its knobs are logged at
+/// the level of debug.
+pub(super) fn log_external(node: &Node, tenant: &str, knob: Knob, applied: &str, found: &str) {
+    let message = "external: another writer has set it";
+    if node.in_delegation {
+        tracing::debug!(tenant, %knob, applied, found, "{message}");
+    } else {
+        tracing::warn!(tenant, %knob, applied, found, "{message}");
+    }
+}
+
+// When cgroups come and go, and when knobs are written.
+
+impl ProtectionController {
+    /// A cgroup was created. A `memory.low` that it has already belongs to its operator or its delegatee.
+    pub fn on_cgroup_added(&mut self, cgroups: &CgroupTree, id: CgroupId) {
+        let (Some(store), Some(node)) = (&mut self.store, cgroups.get(id)) else {
+            return;
+        };
+        if node.external_low > 0 {
+            let low = node.external_low.to_string();
+            let tenant = escape::encode(node.cgroup.path().as_os_str());
+            if node.in_delegation {
+                tracing::debug!(
+                    tenant,
+                    low,
+                    "memory.low is set by the delegatee: it is not written"
+                );
+            } else {
+                tracing::info!(
+                    tenant,
+                    low,
+                    "memory.low is set by the operator: it counts as a minimum and is not written"
+                );
+            }
+            store.mark_external(id, Knob::MemoryLow, &low);
+        }
+    }
+
+    /// A cgroup was removed, or is no tenant any more.
+    pub fn on_cgroup_removed(&mut self, id: CgroupId) {
+        if let Some(store) = &mut self.store {
+            store.on_cgroup_removed(id);
+        }
+        self.would_apply.remove(&id);
+        self.reasons.remove(&id);
+        self.raised.remove(&id);
+    }
+
+    /// A knob was written, possibly by us. If another writer has set it, it is external from now on, and its `memory.low`
+    /// is returned, bytes.
+    ///
+    /// # Errors
+    /// If it cannot be read. For lack of a file descriptor or of memory nothing is known then: it has to be read again.
+    pub fn on_knob_written(
+        &mut self,
+        cgroups: &CgroupTree,
+        id: CgroupId,
+        knob: Knob,
+    ) -> Result<Option<u64>> {
+        let Some(node) = cgroups.get(id) else {
+            return Ok(None);
+        };
+        let path = escape::encode(node.cgroup.path().as_os_str());
+        let Some(store) = &mut self.store else {
+            let low = memory_low(&node.cgroup)?;
+            if low > 0 {
+                self.would_apply.remove(&id);
+                self.reasons.remove(&id);
+            }
+            return Ok(Some(low));
+        };
+        if store.applied(id, knob).is_some() {
+            let read = read_raw(&node.cgroup, knob)?;
+            match store.audit_value(id, knob, &read) {
+                Ok(Some(WriteOutcome::External { applied, found })) => {
+                    log_external(node, &path, knob, &applied, &found);
+                }
+                Ok(Some(WriteOutcome::Reapplied { found })) => {
+                    tracing::debug!(tenant = path, %knob, found, "the original value was reapplied: written again");
+                    return Ok(None);
+                }
+                Ok(_) => return Ok(None),
+                Err(KnobStoreError::Kernel(error)) if error.is_exhausted() => return Err(error),
+                Err(error) => {
+                    tracing::debug!(tenant = path, %knob, %error, "could not be written again");
+                    return Ok(None);
+                }
+            }
+        } else if store.may_write(id, knob)
+            && mark_external_unless(store, node, &path, 0)?.is_none()
+        {
+            return Ok(None);
+        }
+        memory_low(&node.cgroup).map(Some)
+    }
+}

@@ -1,0 +1,476 @@
+//! Requests reclaim from tenants, takes the results, and pauses after requests that did not succeed.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use justitia_api::{Action, Reason, ReclaimExemption, Rule};
+use justitia_kernel::cgroup::CgroupId;
+
+use super::plan::{
+    AnonymousIntent, ReclaimIntent, plan_anonymous, plan_reclaim, reclaimable_above_minimums,
+};
+use super::reclaimer::{Reclaimer, has_hung};
+use super::request::{OwnLimits, Pressure, ReclaimRequest, ReclaimResult, ReclaimTarget};
+use crate::config::Config;
+use crate::device::credits::Surplus;
+use crate::model::{Key, Snapshot};
+use crate::monitor::Monitor;
+use crate::page_cache::entitlements::Entitlements;
+use crate::page_cache::unmanaged::{ReclaimFeatures, UnmanagedReclaim};
+use crate::status::decision_log::Decided;
+
+/// The sample of a tenant from which pages are reclaimed must not be older than this.
+const MAX_SAMPLE_AGE: Duration = Duration::from_millis(500);
+
+/// What is to be reclaimed now.
+#[derive(Debug, Default)]
+pub struct ReclaimIntents {
+    /// Cache above entitlements.
+    pub excess: Vec<ReclaimIntent>,
+    /// Cold anonymous memory.
+    pub anonymous: Option<AnonymousIntent>,
+}
+
+/// A request without a result yet.
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    bytes: u64,
+    sent: Instant,
+    /// When a shortage of free memory could have been answered last before it; `None` if it answers none.
+    since: Option<Instant>,
+}
+
+/// Reclaims from tenants, or, in observe mode, says what it would reclaim.
+#[derive(Debug)]
+pub struct ReclaimController {
+    /// `None` in observe mode.
+    reclaimer: Option<Reclaimer>,
+    features: ReclaimFeatures,
+    /// What was requested from the reclaimer.
+    in_flight: HashMap<Key, InFlight>,
+    backoffs: HashMap<Key, ReclaimBackoff>,
+    /// Bytes reclaimed from each tenant.
+    reclaimed: HashMap<Key, u64>,
+    /// Bytes reclaimed from cgroups since they were last taken.
+    freed: u64,
+    errors: u64,
+}
+
+impl ReclaimController {
+    /// With a reclaimer it reclaims; without one it only says what it would.
+    #[must_use]
+    pub fn new(reclaimer: Option<Reclaimer>, features: ReclaimFeatures) -> Self {
+        Self {
+            reclaimer,
+            features,
+            in_flight: HashMap::new(),
+            backoffs: HashMap::new(),
+            reclaimed: HashMap::new(),
+            freed: 0,
+            errors: 0,
+        }
+    }
+
+    /// Bytes that were requested and for which a result can be expected soon: requests that hang are left out.
+    #[must_use]
+    pub fn in_flight(&self, now: Instant) -> u64 {
+        let sent = self.in_flight.values();
+        let soon = sent.filter(|request| !has_hung(request.sent, now));
+        soon.map(|request| request.bytes).sum()
+    }
+
+    /// Why nothing is reclaimed from a tenant for now, if so.
+    #[must_use]
+    pub fn exempt(&self, key: Key, now: Instant) -> Option<ReclaimExemption> {
+        if self.hangs(key, now) {
+            return Some(ReclaimExemption::NoProgress);
+        }
+        self.backoffs.get(&key)?.exempt(now)
+    }
+
+    /// Whether a request for a tenant has had no result for so long that it hangs.
+    fn hangs(&self, key: Key, now: Instant) -> bool {
+        let sent = self.in_flight.get(&key);
+        sent.is_some_and(|request| has_hung(request.sent, now))
+    }
+
+    /// Bytes reclaimed from a tenant.
+    #[must_use]
+    pub fn reclaimed_from(&self, key: Key) -> u64 {
+        self.reclaimed.get(&key).copied().unwrap_or(0)
+    }
+
+    /// Bytes reclaimed from all tenants that exist.
+    #[must_use]
+    pub fn reclaimed(&self) -> u64 {
+        self.reclaimed.values().sum()
+    }
+
+    /// Requests that the kernel refused.
+    #[must_use]
+    pub const fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// Bytes freed since the last call that the machine's own counters leave out.
+    pub const fn take_freed(&mut self) -> u64 {
+        std::mem::replace(&mut self.freed, 0)
+    }
+
+    /// A cgroup was removed: what is known of it is dropped.
+    pub fn on_cgroup_removed(&mut self, id: CgroupId) {
+        let key = Key::Cgroup(id);
+        self.backoffs.remove(&key);
+        self.reclaimed.remove(&key);
+    }
+
+    /// The tenants of these intents whose sample is too old to reclaim by it.
+    #[must_use]
+    pub fn outdated(monitor: &Monitor, intents: &ReclaimIntents, now: Instant) -> Vec<CgroupId> {
+        let is_outdated = |id: &CgroupId| {
+            let node = monitor.cgroups.get(*id);
+            node.is_some_and(|node| node.memory.age(now).is_none_or(|age| age > MAX_SAMPLE_AGE))
+        };
+        let excess = intents.excess.iter().map(|intent| intent.key);
+        excess
+            .chain(intents.anonymous.iter().map(|intent| intent.key))
+            .filter_map(|key| match key {
+                Key::Cgroup(id) => Some(id),
+                Key::Unmanaged => None,
+            })
+            .filter(is_outdated)
+            .collect()
+    }
+
+    /// One tick: reclaims what was planned. `since`: when a shortage of free memory could have been answered last. Returns
+    /// what was requested.
+    pub fn tick(
+        &mut self,
+        monitor: &Monitor,
+        config: &Config,
+        intents: ReclaimIntents,
+        since: Instant,
+    ) -> Vec<Decided> {
+        let mut decided = Vec::new();
+        for intent in intents.excess {
+            if let Some(target) = self.target(monitor, intent.key) {
+                let request = self.prepare(monitor, config, intent.key, target, intent.bytes);
+                let reason = Rule::Excess(intent.reason).into();
+                decided.push(self.request(monitor, request, reason, Some(since)));
+            }
+        }
+        if let Some(intent) = intents.anonymous
+            && let Key::Cgroup(id) = intent.key
+            && let Some(node) = monitor.cgroups.get(id)
+        {
+            let target = ReclaimTarget::Anonymous(node.cgroup.clone());
+            let request = self.prepare(monitor, config, intent.key, target, intent.bytes);
+            let reason = Rule::Anonymous(intent.reason).into();
+            decided.push(self.request(monitor, request, reason, Some(since)));
+        }
+        decided
+    }
+
+    /// A request with what has to be known right before it is carried out.
+    fn prepare(
+        &self,
+        monitor: &Monitor,
+        config: &Config,
+        key: Key,
+        target: ReclaimTarget,
+        bytes: u64,
+    ) -> ReclaimRequest {
+        let id = match key {
+            Key::Cgroup(id) => Some(id),
+            Key::Unmanaged => None,
+        };
+        let chain = std::iter::successors(id, |id| monitor.cgroups.get(*id)?.parent);
+        let cgroups = chain.filter_map(|id| monitor.cgroups.get(id));
+        ReclaimRequest {
+            key,
+            target,
+            bytes,
+            minimums: cgroups.map(|node| node.cgroup.clone()).collect(),
+            pressure: self.pressure(monitor, config, key),
+        }
+    }
+
+    /// Reclaims the pages that a buffered writer holds beyond its dirty budget, down to its minimum. Returns what was
+    /// requested.
+    pub fn reclaim_from_writer(
+        &mut self,
+        monitor: &Monitor,
+        config: &Config,
+        snapshot: &Snapshot,
+        excess: Surplus,
+    ) -> Option<Decided> {
+        let key = Key::Cgroup(excess.id);
+        let cgroup = monitor.cgroups.get(excess.id)?.cgroup.clone();
+        if self.in_flight.contains_key(&key) {
+            return None;
+        }
+        let bytes = excess.bytes.min(reclaimable_above_minimums(snapshot, key));
+        let target = ReclaimTarget::Cgroup(cgroup, self.features.file_only());
+        let request = self.prepare(monitor, config, key, target, bytes);
+        (bytes > 0).then(|| self.request(monitor, request, Reason::Text(excess.why), None))
+    }
+
+    /// What is to be reclaimed, if free memory is short, but from tenants with a request under way.
+    #[must_use]
+    pub fn intents(&self, snapshot: &Snapshot, entitlements: &Entitlements) -> ReclaimIntents {
+        let idle = |key: &Key| !self.in_flight.contains_key(key);
+        let anonymous = plan_anonymous(snapshot, entitlements).filter(|intent| idle(&intent.key));
+        let swapped_out = anonymous.as_ref().map_or(0, |intent| intent.bytes);
+        let mut excess = plan_reclaim(snapshot, entitlements, swapped_out);
+        let from = anonymous.as_ref().map(|intent| intent.key);
+        excess.retain(|intent| idle(&intent.key) && Some(intent.key) != from);
+        ReclaimIntents { excess, anonymous }
+    }
+
+    /// How to reclaim a tenant's own pages, if there is a way.
+    fn target(&self, monitor: &Monitor, key: Key) -> Option<ReclaimTarget> {
+        let cgroups = &monitor.cgroups;
+        let swappiness = self.features.file_only();
+        let (cgroup, children) = match key {
+            Key::Cgroup(id) => {
+                let node = cgroups.get(id)?;
+                if node.children.is_empty() {
+                    return Some(ReclaimTarget::Cgroup(node.cgroup.clone(), swappiness));
+                }
+                (&node.cgroup, node.children.as_slice())
+            }
+            Key::Unmanaged => match monitor.unmanaged.reclaim()? {
+                UnmanagedReclaim::RootLruGen => return Some(ReclaimTarget::RootList),
+                UnmanagedReclaim::RootMemoryReclaim => {
+                    (monitor.unmanaged.root(), cgroups.top_level())
+                }
+            },
+        };
+        let children = children.iter().filter_map(|id| cgroups.get(*id));
+        Some(ReclaimTarget::OwnPages {
+            cgroup: cgroup.clone(),
+            children: children.map(|node| node.cgroup.clone()).collect(),
+            swappiness,
+        })
+    }
+
+    /// What says whether a tenant thrashes.
+    fn pressure(&self, monitor: &Monitor, config: &Config, key: Key) -> Option<Pressure> {
+        let Key::Cgroup(id) = key else { return None };
+        let cgroups = &monitor.cgroups;
+        let root = cgroups.get(cgroups.delegation_root(id)?)?;
+        let backoff = self.backoffs.get(&key);
+        Some(Pressure {
+            cgroup: root.cgroup.clone(),
+            full_avg10_max: config.pressure.full_avg10_max,
+            own_limits: backoff.map(ReclaimBackoff::own_limits).unwrap_or_default(),
+        })
+    }
+
+    /// Sends a request to the reclaimer, if there is one. Returns what was requested, and why.
+    fn request(
+        &mut self,
+        monitor: &Monitor,
+        request: ReclaimRequest,
+        reason: Reason,
+        since: Option<Instant>,
+    ) -> Decided {
+        let (key, bytes) = (request.key, request.bytes);
+        let path = monitor.cgroups.tenant_path(key.cgroup());
+        tracing::debug!(tenant = path, bytes, why = %reason, "reclaim");
+        if let Some(reclaimer) = &self.reclaimer {
+            let sent = Instant::now();
+            let request_sent = InFlight { bytes, sent, since };
+            self.in_flight.insert(key, request_sent);
+            reclaimer.send(request);
+        }
+        Decided::new(key, Action::Reclaim { bytes }, reason)
+    }
+
+    /// Takes the results of the reclaimer. Returns what followed from them.
+    pub fn take_results(&mut self, monitor: &mut Monitor, now: Instant) -> Vec<Decided> {
+        let results: Vec<ReclaimResult> =
+            self.reclaimer.iter().flat_map(Reclaimer::results).collect();
+        for key in self.reclaimer.iter().flat_map(|r| r.replace_hung(now)) {
+            let tenant = monitor.cgroups.tenant_path(key.cgroup());
+            tracing::warn!(
+                tenant,
+                "reclaim hangs in the kernel; it goes on with the others"
+            );
+        }
+        let mut decided = Vec::new();
+        for result in results {
+            let request = self.in_flight.remove(&result.key);
+            if let Some(since) = request.and_then(|request| request.since) {
+                monitor.memory.note_reaction(now - since, now);
+            }
+            if let (Key::Cgroup(id), Some(stat)) = (result.key, &result.after) {
+                monitor.record_memory(id, stat, now);
+                self.freed += result.freed + result.freed_from_children;
+            }
+            if let Key::Cgroup(id) = result.key
+                && monitor.cgroups.get(id).is_none()
+            {
+                // It was removed meanwhile: entries made for it now would never be removed.
+                continue;
+            }
+            *self.reclaimed.entry(result.key).or_default() += result.freed;
+            let path = monitor.cgroups.tenant_path(result.key.cgroup());
+            decided.extend(self.update_backoff(&result, &path, now));
+        }
+        decided
+    }
+
+    /// Pauses reclaim from a tenant that thrashes, or of which nothing could be freed.
+    fn update_backoff(
+        &mut self,
+        result: &ReclaimResult,
+        path: &str,
+        now: Instant,
+    ) -> impl Iterator<Item = Decided> + use<> {
+        tracing::trace!(tenant = path, freed = result.freed, freed_from_children = result.freed_from_children, took = ?result.took, "reclaimed");
+        let refused = result.error.as_ref().map(|error| {
+            self.errors += 1;
+            tracing::warn!(tenant = path, %error, "the kernel refused to reclaim");
+            let rule = Rule::KernelError {
+                error: error.clone(),
+            };
+            Decided::new(result.key, Action::ReclaimRefused, rule)
+        });
+        let backoff = self.backoffs.entry(result.key).or_default();
+        let exempt = backoff
+            .update(result, now)
+            .map(|why| Decided::new(result.key, Action::Exempt, why));
+        refused.into_iter().chain(exempt)
+    }
+}
+
+/// A pause begins after so many requests in a row that freed next to nothing.
+const MAX_FRUITLESS: u32 = 3;
+/// The longest pause is 2 to this power, seconds.
+const MAX_EXPONENT: u32 = 4;
+/// The pause of a tenant that thrashes, after which its pressure is read again.
+const THRASHING_PAUSE: Duration = Duration::from_secs(1);
+
+/// The backoff of one tenant.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReclaimBackoff {
+    fruitless: u32,
+    until: Option<(Instant, ReclaimExemption)>,
+    own_limits: OwnLimits,
+}
+
+impl ReclaimBackoff {
+    /// Takes a result. A tenant that thrashes pauses for a second. A tenant of which less than an eighth of the requested
+    /// bytes could be freed, three times in a row, pauses for 1 s, then 2 s, at most 16 s. Returns the reason of a pause
+    /// that begins.
+    pub fn update(&mut self, result: &ReclaimResult, now: Instant) -> Option<ReclaimExemption> {
+        self.own_limits = result.own_limits;
+        if let Some(exempt) = result.exempt {
+            self.until = Some((now + THRASHING_PAUSE, exempt));
+            return Some(exempt);
+        }
+        if result.freed < result.requested / 8 {
+            self.fruitless = (self.fruitless + 1).min(MAX_FRUITLESS + MAX_EXPONENT);
+            if self.fruitless >= MAX_FRUITLESS {
+                let pause = Duration::from_secs(1 << (self.fruitless - MAX_FRUITLESS));
+                self.until = Some((now + pause, ReclaimExemption::NoProgress));
+                return Some(ReclaimExemption::NoProgress);
+            }
+        } else {
+            self.fruitless = 0;
+            self.until = None;
+        }
+        None
+    }
+
+    /// What was known of the tenant's own limits after the last request.
+    #[must_use]
+    pub const fn own_limits(&self) -> OwnLimits {
+        self.own_limits
+    }
+
+    /// The reason of the pause, if there is one now.
+    #[must_use]
+    pub fn exempt(&self, now: Instant) -> Option<ReclaimExemption> {
+        self.until.filter(|(at, _)| *at > now).map(|(_, why)| why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Key;
+    use crate::page_cache::reclaim::reclaimer::HANG;
+
+    #[test]
+    fn a_request_that_hangs_is_not_expected_and_its_tenant_is_exempt() {
+        let mut controller = ReclaimController::new(None, ReclaimFeatures::default());
+        let (key, sent) = (Key::Cgroup(CgroupId(1)), Instant::now());
+        let of = |bytes, sent| InFlight {
+            bytes,
+            sent,
+            since: None,
+        };
+        controller.in_flight.insert(key, of(5, sent));
+        let late = of(7, sent + HANG);
+        controller.in_flight.insert(Key::Unmanaged, late);
+        let before = sent + HANG - Duration::from_millis(1);
+        assert_eq!(
+            (controller.in_flight(before), controller.exempt(key, before)),
+            (12, None)
+        );
+        let after = sent + HANG;
+        let exempt = Some(ReclaimExemption::NoProgress);
+        assert_eq!(
+            (controller.in_flight(after), controller.exempt(key, after)),
+            (7, exempt)
+        );
+        assert_eq!(controller.exempt(Key::Unmanaged, after), None);
+    }
+
+    fn result(freed: u64, exempt: Option<ReclaimExemption>) -> ReclaimResult {
+        ReclaimResult {
+            freed,
+            exempt,
+            ..ReclaimResult::new(Key::Unmanaged, 8 << 20)
+        }
+    }
+
+    #[test]
+    fn pauses_double_after_fruitless_requests() {
+        let now = Instant::now();
+        let mut backoff = ReclaimBackoff::default();
+        let mut pauses = Vec::new();
+        for n in 0..9 {
+            let begins = backoff.update(&result((1 << 20) - 1, None), now);
+            assert_eq!(begins, (n >= 2).then_some(ReclaimExemption::NoProgress));
+            let pause = (0..60).find(|s| backoff.exempt(now + Duration::from_secs(*s)).is_none());
+            pauses.push(pause);
+        }
+        let expected = [0, 0, 1, 2, 4, 8, 16, 16, 16].map(Some);
+        assert_eq!(pauses, expected);
+        assert_eq!(backoff.exempt(now), Some(ReclaimExemption::NoProgress));
+        // An eighth of the requested bytes ends the pause.
+        for freed in [1 << 20, 0] {
+            assert_eq!(backoff.update(&result(freed, None), now), None);
+            assert_eq!(backoff.exempt(now), None);
+        }
+    }
+
+    #[test]
+    fn a_thrashing_tenant_pauses_for_a_second_and_does_not_count_as_fruitless() {
+        let now = Instant::now();
+        let mut backoff = ReclaimBackoff::default();
+        for _ in 0..5 {
+            let thrashes = Some(ReclaimExemption::Thrashing { full_avg10: 80.0 });
+            assert_eq!(backoff.update(&result(0, thrashes), now), thrashes);
+        }
+        let soon = now + Duration::from_millis(999);
+        assert_eq!(
+            backoff.exempt(soon),
+            Some(ReclaimExemption::Thrashing { full_avg10: 80.0 })
+        );
+        assert_eq!(backoff.exempt(now + Duration::from_secs(1)), None);
+    }
+}

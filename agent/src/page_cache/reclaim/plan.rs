@@ -1,0 +1,249 @@
+//! Planning reclaim: which tenants give back file pages and anonymous memory now, and how much.
+
+use justitia_api::{AnonymousReason, ExcessReason};
+use justitia_share::num::{to_f64, to_u64};
+use justitia_share::{NodeId, apportion_reclaim, excess};
+
+use crate::model::{Key, Snapshot, Tenant};
+use crate::page_cache::entitlements::Entitlements;
+
+/// Reclaim this much from one tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReclaimIntent {
+    /// From which tenant.
+    pub key: Key,
+    /// How many bytes of clean file pages.
+    pub bytes: u64,
+    /// The facts behind it.
+    pub reason: ExcessReason,
+}
+
+/// Less is not worth a system call, bytes. An excess below this is noise.
+const MIN_RECLAIM: u64 = 128 << 10;
+/// The most that one intent asks for, bytes: `memory.reclaim` is synchronous, and delays the removal of the cgroup.
+const MAX_RECLAIM: u64 = 32 << 20;
+
+/// The free memory that is missing, and that no reclaim under way will bring, bytes.
+pub(super) fn shortage(snapshot: &Snapshot, entitlements: &Entitlements) -> u64 {
+    let memory = &snapshot.memory;
+    entitlements
+        .free_headroom
+        .saturating_sub(memory.free)
+        .saturating_sub(memory.reclaim_in_flight)
+}
+
+/// Justitia's reclamation (section III-B3) ahead of the kernel's. When free memory is below the headroom, tenants above
+/// their entitlement give back in proportion to their excess, until the headroom is free again. Nothing is taken while
+/// memory suffices, nor from tenants within their entitlement, nor below a minimum of theirs or of an ancestor. What an
+/// inner node has of its own is excess, down to the minimums and to what is in use of it.
+///
+/// `swapped_out`: the part of the shortage that anonymous memory gives ([`plan_anonymous`](plan_anonymous)), bytes.
+///
+/// Slab counts as usage, but is left to kswapd: `memory.reclaim` of a cgroup that has little else drops all of it at once,
+/// since the kernel does not count what it frees there. What others would have to give in its place is not taken from
+/// them, so free memory falls until kswapd wakes.
+#[must_use]
+pub fn plan_reclaim(
+    snapshot: &Snapshot,
+    entitlements: &Entitlements,
+    swapped_out: u64,
+) -> Vec<ReclaimIntent> {
+    let need = shortage(snapshot, entitlements).saturating_sub(swapped_out);
+    if need == 0 {
+        return Vec::new();
+    }
+    let tenants = &snapshot.tenants;
+    let mut taken = vec![0; tenants.len()];
+    let excess: Vec<u64> = tenants
+        .ids()
+        .map(|id| reclaimable_excess(snapshot, entitlements, id, &taken))
+        .collect();
+    let amounts = apportion_reclaim(need, &excess);
+    let mut intents = Vec::new();
+    for ((id, tenant), amount) in tenants.iter().zip(amounts) {
+        let excess = excess[id.index()].min(most_at_once(tenant));
+        let bytes = above_minimums(snapshot, id, &taken).min(amount).min(excess);
+        if excess == 0 || (bytes < MIN_RECLAIM && bytes < excess) {
+            continue;
+        }
+        for node in tenants.ancestors(id).chain([id]) {
+            taken[node.index()] += bytes;
+        }
+        intents.push(ReclaimIntent {
+            key: tenant.key,
+            bytes: bytes.min(MAX_RECLAIM),
+            reason: ExcessReason {
+                usage: tenant.own,
+                entitlement: entitlements.entitled[id.index()],
+                orphaned: !tenants.is_leaf(id),
+                free: snapshot.memory.free,
+                free_headroom: entitlements.free_headroom,
+            },
+        });
+    }
+    intents
+}
+
+/// The most that one request may ask of a tenant, bytes of file pages. The kernel shrinks slab by the part of the lists
+/// that it scans: with a quarter of them that stays in proportion.
+const fn most_at_once(tenant: &Tenant) -> u64 {
+    let file = tenant.own.saturating_sub(tenant.slab);
+    if tenant.slab > file / 8 {
+        file / 4
+    } else {
+        file
+    }
+}
+
+/// What a tenant has above what it keeps, and above the minimums with what is `taken` already, bytes; 0 if that is too
+/// little to matter, or it is exempt.
+fn reclaimable_excess(
+    snapshot: &Snapshot,
+    entitlements: &Entitlements,
+    id: NodeId,
+    taken: &[u64],
+) -> u64 {
+    let tenant = &snapshot.tenants[id];
+    if tenant.exempt.is_some() {
+        return 0;
+    }
+    let held = tenant.own.saturating_sub(tenant.untargetable);
+    let keep = if snapshot.tenants.is_leaf(id) {
+        // Of what nobody has seen used or unused yet, nothing is taken.
+        entitlements.entitled[id.index()]
+            .max(tenant.unreclaimable)
+            .max(tenant.unseen)
+    } else {
+        own_unreclaimable(snapshot, id, tenant).max(entitlements.orphaned[id.index()])
+    };
+    let excess = excess(held, keep).min(above_minimums(snapshot, id, taken));
+    let noise = if snapshot.tenants.is_leaf(id) {
+        keep / 256
+    } else {
+        0
+    };
+    if excess < MIN_RECLAIM.max(noise) {
+        0
+    } else {
+        excess
+    }
+}
+
+/// What cannot be reclaimed of a tenant's own pages.
+fn own_unreclaimable(snapshot: &Snapshot, id: NodeId, tenant: &Tenant) -> u64 {
+    let tenants = &snapshot.tenants;
+    tenants
+        .children(Some(id))
+        .fold(tenant.unreclaimable, |own, child| {
+            own.saturating_sub(tenants[child].unreclaimable)
+        })
+}
+
+/// How much cache of a tenant can be reclaimed before it or an ancestor is below its minimum, bytes; 0 for a tenant
+/// that is exempt from reclaim, as one with an excluded cgroup below it is, or not in the snapshot.
+#[must_use]
+pub fn reclaimable_above_minimums(snapshot: &Snapshot, key: Key) -> u64 {
+    let mut tenants = snapshot.tenants.iter();
+    tenants
+        .find(|(_, tenant)| tenant.key == key)
+        .filter(|(_, tenant)| tenant.exempt.is_none())
+        .map_or(0, |(id, _)| {
+            above_minimums(snapshot, id, &vec![0; snapshot.tenants.len()])
+        })
+}
+
+/// What `id` and its ancestors have above their minimums, less what is `taken` from each (indexed like the tenants).
+fn above_minimums(snapshot: &Snapshot, id: NodeId, taken: &[u64]) -> u64 {
+    let tenants = &snapshot.tenants;
+    let above = |id: NodeId| {
+        let kept = tenants[id].minimum.saturating_add(taken[id.index()]);
+        tenants[id].cache.saturating_sub(kept)
+    };
+    tenants
+        .ancestors(id)
+        .chain([id])
+        .map(above)
+        .min()
+        .unwrap_or(0)
+}
+
+// From which tenant cold anonymous memory is swapped out now, and how much.
+//
+// Reclaim of file pages ahead of kswapd keeps kswapd asleep, and with it the kernel's own choice between file pages and
+// anonymous memory. This is that choice, made for each tenant: the part of a shortage that anonymous memory gives is the
+// one that the kernel's reclaim would scan (`get_scan_count` in mm/vmscan.c), by the same costs. It is less than that in
+// two cases: while no file page comes back after reclaim, nothing is swapped out; and a tenant whose memory comes back
+// from swap is left alone.
+
+/// Swap out this much of one tenant's anonymous memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnonymousIntent {
+    /// Which tenant.
+    pub key: Key,
+    /// How many bytes.
+    pub bytes: u64,
+    /// The facts behind it.
+    pub reason: AnonymousReason,
+}
+
+/// The most that one intent asks for, bytes. A request ends when the kernel has found so much, in use or not: a mistake
+/// costs no more than this before it shows as memory that comes back.
+const MAX_SWAP_OUT: u64 = 4 << 20;
+/// A tenant's memory is in use if more than one in so many of the bytes that were swapped out lately have come back ...
+const IN_USE_FRACTION: u64 = 8;
+/// ... beyond this many bytes, which any process reads again now and then. Files are in use beyond as many.
+const IN_USE_BYTES: u64 = 1 << 20;
+
+/// The anonymous memory to swap out for the shortage: all of it from the tenant that the kernel would scan most, so that
+/// small parts add up to a request. `None` while files have no use for it, or where there is no swap.
+#[must_use]
+pub fn plan_anonymous(snapshot: &Snapshot, entitlements: &Entitlements) -> Option<AnonymousIntent> {
+    let memory = &snapshot.memory;
+    let need = shortage(snapshot, entitlements);
+    let refaulted = memory.refaulted.saturating_sub(IN_USE_BYTES);
+    if need == 0 || refaulted == 0 || memory.swappiness == 0 {
+        return None;
+    }
+    let files = to_f64(refaulted);
+    let swappiness = f64::from(memory.swappiness);
+    // The kernel's smoothed costs: neither kind is taken for more than twice as cheap as the other.
+    let weight = |tenant: &Tenant| {
+        let cost = to_f64(tenant.swapped_out.saturating_add(tenant.swapped_in));
+        to_f64(tenant.anon) * swappiness / (2.0 * cost + files)
+    };
+    let leaves = snapshot.tenants.iter().filter(|(id, tenant)| {
+        snapshot.tenants.is_leaf(*id) && tenant.exempt.is_none() && !is_in_use(tenant)
+    });
+    let weighed: Vec<(f64, &Tenant)> = leaves.map(|(_, tenant)| (weight(tenant), tenant)).collect();
+    let anonymous: f64 = weighed.iter().map(|(weight, _)| weight).sum();
+    let costs: u64 = weighed
+        .iter()
+        .map(|(_, t)| t.swapped_out + t.swapped_in)
+        .sum();
+    let file: u64 = snapshot
+        .tenants
+        .values()
+        .map(|tenant| tenant.own - tenant.slab)
+        .sum();
+    let file = to_f64(file) * (200.0 - swappiness) / (2.0 * files + to_f64(costs));
+    let part = anonymous / (anonymous + file);
+    let (_, tenant) = weighed.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let bytes = to_u64(to_f64(need) * part)
+        .min(tenant.anon)
+        .min(MAX_SWAP_OUT);
+    (bytes >= MIN_RECLAIM).then_some(AnonymousIntent {
+        key: tenant.key,
+        bytes,
+        reason: AnonymousReason {
+            anon: tenant.anon,
+            refaulted: memory.refaulted,
+            swapped_out: tenant.swapped_out,
+            swapped_in: tenant.swapped_in,
+        },
+    })
+}
+
+/// Whether what was swapped out of a tenant comes back.
+const fn is_in_use(tenant: &Tenant) -> bool {
+    tenant.swapped_in > IN_USE_BYTES + tenant.swapped_out / IN_USE_FRACTION
+}

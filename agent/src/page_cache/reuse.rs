@@ -1,0 +1,544 @@
+//! Miss-ratio curves of tenants from their sampled accesses, and the working sets that follow from them.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use justitia_api::{CurveStatus, Evidence};
+use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::probes::IoProbes;
+use justitia_share::curve::{
+    BLOCK, BREAK_EVEN, DecayedHistogram, HALF_LIFE, MissRatioCurve, ReuseTimes, SamplerUse,
+    first_shift, next_shift,
+};
+use justitia_share::num::{to_f64, to_u64};
+
+use super::memory_sampler::CgroupTree;
+use crate::model::WorkingSet;
+use crate::monitor::thread_cpu;
+
+/// What the probes have counted of one tenant by now.
+#[derive(Clone, Debug)]
+pub struct ReuseCounts {
+    /// Reuse times.
+    pub reuse: ReuseTimes,
+    /// Accesses that evicted another block from the sample.
+    pub evicted: u64,
+    /// Blocks in the sample that were accessed within [`RECENT_ACCESSES`].
+    pub live: u64,
+    /// The fraction of their pages that these blocks need in memory, above 0 and up to 1.
+    pub touched: f64,
+    /// For each set of the sampler that is full: how far back an earlier access would be known, in accesses.
+    pub lookbacks: Vec<u64>,
+}
+
+impl Default for ReuseCounts {
+    /// Of nothing that is live: blocks count whole.
+    fn default() -> Self {
+        Self {
+            reuse: ReuseTimes::default(),
+            evicted: 0,
+            live: 0,
+            touched: 1.0,
+            lookbacks: Vec::new(),
+        }
+    }
+}
+
+/// A sampled block is live if it is among this many of the tenant's latest accesses.
+pub const RECENT_ACCESSES: u64 = 1 << 20;
+
+/// What is added to the size that the curve shows, as a fraction of it. Reuse times are known to an eighth, and a thousand
+/// sampled blocks tell the size of a set to 3 %. For a loop, a cache that is slightly too small is of no use at all.
+const MARGIN: f64 = 0.125;
+
+/// The status leaves out points of the curve that change the miss ratio by less.
+const STEP: f64 = 0.01;
+/// The status has no curve below this many accesses a second.
+const MIN_RATE: f64 = 0.01;
+
+/// A tenant's accesses.
+#[derive(Debug)]
+pub struct Reuse {
+    since: Instant,
+    at: Instant,
+    before: ReuseCounts,
+    recent: DecayedHistogram,
+    curve: MissRatioCurve,
+    shift: u32,
+    /// Blocks.
+    working_set: f64,
+    /// When it last used its working set.
+    used_at: Option<Instant>,
+}
+
+impl Reuse {
+    /// Sampled from `now` on; `accesses` were counted before. The tenant's cache holds `held` bytes.
+    #[must_use]
+    pub fn new(now: Instant, accesses: u64, held: u64) -> Self {
+        let mut before = ReuseCounts::default();
+        before.reuse.accesses = accesses;
+        Self {
+            since: now,
+            at: now,
+            before,
+            recent: DecayedHistogram::default(),
+            curve: MissRatioCurve::default(),
+            shift: first_shift(held / BLOCK),
+            working_set: 0.0,
+            used_at: None,
+        }
+    }
+
+    /// Takes over what was counted by now. `capacity` is the largest cache that a tenant can have, bytes.
+    pub fn record(&mut self, mut counts: ReuseCounts, capacity: u64, now: Instant) {
+        let new = counts.reuse.since(&self.before.reuse);
+        let capacity = to_u64(to_f64(capacity) / block(&counts));
+        let shift = next_shift(SamplerUse {
+            shift: self.shift,
+            accesses: new.accesses,
+            evicted: counts.evicted.wrapping_sub(self.before.evicted),
+            live: counts.live,
+            max_blocks: capacity,
+        });
+        let elapsed = now.saturating_duration_since(self.at);
+        // Only counts are compared with the next ones.
+        let lookbacks = std::mem::take(&mut counts.lookbacks);
+        self.recent.add(&new, lookbacks, elapsed);
+        if shift < self.shift {
+            self.recent.restart_observation();
+        }
+        self.shift = shift;
+        (self.before, self.at) = (counts, now);
+        self.curve = MissRatioCurve::of(&self.recent);
+        self.working_set = self.curve.working_set(to_f64(capacity)) * (1.0 + MARGIN);
+        // As many accesses as there are blocks in its working set within the time that a block is kept for one read.
+        let accesses = to_f64(new.accesses) * BREAK_EVEN.as_secs_f64();
+        if new.accesses > 0 && accesses >= self.working_set * elapsed.as_secs_f64() {
+            self.used_at = Some(now);
+        }
+    }
+
+    /// For how long it had not used its working set when its counts were last read; `None` if it never did. Less than one
+    /// access to each block in [`BREAK_EVEN`], such as a health check's, is no use of the set.
+    #[must_use]
+    pub fn idle_for(&self) -> Option<Duration> {
+        self.used_at
+            .map(|used| self.at.saturating_duration_since(used))
+    }
+
+    /// The sampling rate to use: one block in 2 to the power of this.
+    #[must_use]
+    pub const fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// The curve for the status; `None` while nothing is accessed.
+    #[must_use]
+    pub fn status(&self) -> Option<CurveStatus> {
+        // A steady rate of 1 a second adds up to this, as counts decay.
+        let seconds = HALF_LIFE.mean_life().as_secs_f64();
+        let accesses = self.curve.accesses() / seconds;
+        let bytes = |blocks: f64| to_u64(blocks * block(&self.before));
+        (accesses >= MIN_RATE).then(|| CurveStatus {
+            accesses,
+            points: self
+                .curve
+                .steps(STEP)
+                .into_iter()
+                .map(|(blocks, misses)| (bytes(blocks), (misses * 1e4).round() / 1e4))
+                .collect(),
+        })
+    }
+
+    /// The working set for the planners.
+    #[must_use]
+    pub fn working_set(&self) -> WorkingSet {
+        WorkingSet {
+            bytes: to_u64(self.working_set * block(&self.before)),
+            observed_for: self.at.saturating_duration_since(self.since),
+            evidence: Evidence::Accesses,
+        }
+    }
+}
+
+/// What a block needs in memory, bytes.
+fn block(counts: &ReuseCounts) -> f64 {
+    to_f64(BLOCK) * counts.touched
+}
+
+// Which tenants' accesses are sampled, and reading the samples at a bounded cost.
+
+/// How often the sampled tenants are chosen.
+const CHOOSE_PERIOD: Duration = Duration::from_secs(1);
+/// A tenant that holds fewer file pages is not sampled, bytes.
+const MIN_FILE: u64 = 1 << 20;
+/// How often the counts of a tenant that accesses its cache are read.
+const MIN_PERIOD: Duration = Duration::from_secs(1);
+/// How often those of a quiet tenant are read: its counts decay.
+const MAX_PERIOD: Duration = Duration::from_secs(10);
+/// The fraction of one CPU that this may take. Where it takes more, it is done less often.
+const MAX_CPU: f64 = 0.005;
+/// The most CPU time at once, so as not to hold up the loop.
+const MAX_SLICE: Duration = Duration::from_millis(1);
+
+/// A tenant whose accesses are sampled.
+#[derive(Debug)]
+struct SampledTenant {
+    /// The index of its curve in the kernel.
+    curve: usize,
+    reuse: Reuse,
+    accesses: u64,
+    period: Duration,
+}
+
+/// The tenants whose accesses are sampled.
+#[derive(Debug, Default)]
+pub struct ReuseSampler {
+    tenants: HashMap<CgroupId, SampledTenant>,
+    /// Curves that no tenant has, of those below `used`.
+    free: Vec<usize>,
+    /// Curves that were ever used.
+    used: usize,
+    due: BinaryHeap<Reverse<(Instant, CgroupId)>>,
+    chosen_at: Option<Instant>,
+    resumes_at: Option<Instant>,
+    refused: Option<String>,
+}
+
+impl ReuseSampler {
+    /// Chooses tenants and reads counts, as far as that is due and its cost allows. `capacity` is the page cache that can
+    /// be divided, bytes.
+    pub fn sample(
+        &mut self,
+        probes: &mut IoProbes,
+        cgroups: &CgroupTree,
+        capacity: u64,
+        now: Instant,
+    ) {
+        if self.resumes_at.is_some_and(|at| at > now) {
+            return;
+        }
+        let begun = thread_cpu();
+        let spent = || thread_cpu().saturating_sub(begun);
+        if self.chosen_at.is_none_or(|at| now - at >= CHOOSE_PERIOD) {
+            self.chosen_at = Some(now);
+            self.choose(probes, cgroups, now);
+        }
+        while let Some(&Reverse((at, id))) = self.due.peek() {
+            if at > now || spent() >= MAX_SLICE {
+                break;
+            }
+            self.due.pop();
+            if let Some(period) = self.read(probes, cgroups, id, capacity, now) {
+                self.due.push(Reverse((now + period, id)));
+            }
+        }
+        self.resumes_at = Some(now + spent().div_f64(MAX_CPU));
+    }
+
+    /// A tenant's working set by its accesses; `None` where they are not sampled.
+    #[must_use]
+    pub fn working_set(&self, id: CgroupId) -> Option<WorkingSet> {
+        self.get(id).map(Reuse::working_set)
+    }
+
+    /// For how long a tenant had not used its working set when its counts were last read; `None` where its accesses are not
+    /// sampled, or it never did.
+    #[must_use]
+    pub fn idle_for(&self, id: CgroupId) -> Option<Duration> {
+        self.get(id).and_then(Reuse::idle_for)
+    }
+
+    /// A tenant's accesses, where they are sampled.
+    #[must_use]
+    pub fn get(&self, id: CgroupId) -> Option<&Reuse> {
+        self.tenants.get(&id).map(|tenant| &tenant.reuse)
+    }
+
+    /// Why accesses are not sampled, if so.
+    #[must_use]
+    pub fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+
+    fn choose(&mut self, probes: &mut IoProbes, cgroups: &CgroupTree, now: Instant) {
+        let order = cgroups.breadth_first();
+        let nodes = order.into_iter().filter_map(|id| cgroups.get(id));
+        let leaves = nodes.filter(|node| node.children.is_empty() && node.populated);
+        let holders: Vec<(CgroupId, u64)> = leaves
+            .map(|node| {
+                let lately = cgroups.departed(node.parent, now).held;
+                (node.cgroup.id(), node.memory.file.saturating_add(lately))
+            })
+            .collect();
+        let sampled = self.tenants.keys().copied().collect();
+        let change = choose(&holders, &sampled, probes.curve_count());
+        let held: HashMap<CgroupId, u64> = holders.into_iter().collect();
+        let mut requests = Vec::new();
+        for id in change.stop {
+            if let Some(tenant) = self.tenants.remove(&id) {
+                self.free.push(tenant.curve);
+                requests.push((id, None));
+            }
+        }
+        for id in change.start {
+            let held = held.get(&id).copied().unwrap_or(0);
+            requests.push((id, Some(self.start(probes, id, held, now))));
+        }
+        self.request(probes, &requests);
+    }
+
+    /// Gives a tenant, whose cache holds `held` bytes, a curve. Returns the curve and the sampling rate, as the power of two
+    /// of which one block is sampled.
+    fn start(
+        &mut self,
+        probes: &mut IoProbes,
+        id: CgroupId,
+        held: u64,
+        now: Instant,
+    ) -> (usize, u32) {
+        let curve = self.free.pop().unwrap_or(self.used);
+        self.used = self.used.max(curve + 1);
+        if let Err(error) = probes.clear_reuse(curve) {
+            self.refused = Some(error.to_string());
+        }
+        // Its counters include accesses from before.
+        let accesses = block_accesses(probes, id);
+        let reuse = Reuse::new(now, accesses, held);
+        let shift = reuse.shift();
+        let tenant = SampledTenant {
+            curve,
+            reuse,
+            accesses,
+            period: MIN_PERIOD,
+        };
+        self.tenants.insert(id, tenant);
+        self.due.push(Reverse((now + MIN_PERIOD, id)));
+        (curve, shift)
+    }
+
+    fn request(&mut self, probes: &mut IoProbes, requests: &[(CgroupId, Option<(usize, u32)>)]) {
+        if requests.is_empty() {
+            return;
+        }
+        self.refused = probes
+            .sample_reuse(requests)
+            .err()
+            .map(|error| error.to_string());
+    }
+
+    /// Reads one tenant's counts. Returns the time until the next reading; `None` if it is not sampled any more.
+    fn read(
+        &mut self,
+        probes: &mut IoProbes,
+        cgroups: &CgroupTree,
+        id: CgroupId,
+        capacity: u64,
+        now: Instant,
+    ) -> Option<Duration> {
+        let tenant = self.tenants.get_mut(&id)?;
+        let whole = cgroups
+            .get(id)
+            .is_some_and(|node| !node.has_unmanaged_children());
+        let counts = read_counts(probes, id, tenant.curve, whole)?;
+        let quiet = counts.reuse.accesses == tenant.accesses;
+        tenant.accesses = counts.reuse.accesses;
+        tenant.period = if quiet {
+            (tenant.period * 3 / 2).min(MAX_PERIOD)
+        } else {
+            MIN_PERIOD
+        };
+        let shift = tenant.reuse.shift();
+        tenant.reuse.record(counts, capacity, now);
+        let (curve, period, next) = (tenant.curve, tenant.period, tenant.reuse.shift());
+        if next != shift {
+            self.request(probes, &[(id, Some((curve, next)))]);
+        }
+        Some(period)
+    }
+}
+
+fn block_accesses(probes: &IoProbes, id: CgroupId) -> u64 {
+    probes
+        .counters_of(id)
+        .map_or(0, |counters| counters.block_accesses)
+}
+
+/// Reads what the probes have counted. `whole`: whether all cgroups below the tenant are tracked. Those that are not count
+/// for its curve, but not for its own counters.
+fn read_counts(probes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Option<ReuseCounts> {
+    let reuse = probes.reuse(curve).ok()?;
+    let mut times = ReuseTimes {
+        cold: reuse.cold(),
+        ..ReuseTimes::default()
+    };
+    for (sum, count) in times.times.iter_mut().zip(reuse.times()) {
+        *sum = count;
+    }
+    times.accesses = if whole {
+        block_accesses(probes, id)
+    } else {
+        times.cold + times.times.iter().sum::<u64>()
+    };
+    Some(ReuseCounts {
+        reuse: times,
+        evicted: reuse.evicted(),
+        live: reuse.live(RECENT_ACCESSES),
+        touched: reuse.touched(RECENT_ACCESSES),
+        lookbacks: reuse.lookbacks().collect(),
+    })
+}
+
+/// Which tenants begin to be sampled, and which end.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Change {
+    stop: Vec<CgroupId>,
+    start: Vec<CgroupId>,
+}
+
+/// Chooses the tenants that hold most, as long as there are curves. `holders` are the tenants with their file pages in
+/// bytes. One that is sampled loses its curve only to another that holds twice as much.
+fn choose(holders: &[(CgroupId, u64)], sampled: &HashSet<CgroupId>, curves: usize) -> Change {
+    let rank = |id: &CgroupId, file: u64| {
+        if sampled.contains(id) {
+            file.saturating_mul(2).max(1)
+        } else {
+            file
+        }
+    };
+    let mut ranked: Vec<(u64, CgroupId)> = holders
+        .iter()
+        .map(|&(id, file)| (rank(&id, file), id))
+        .filter(|(rank, id)| *rank >= MIN_FILE || sampled.contains(id))
+        .collect();
+    ranked.sort_unstable_by_key(|(rank, id)| (Reverse(*rank), id.0));
+    ranked.truncate(curves);
+    let chosen: HashSet<CgroupId> = ranked.iter().map(|(_, id)| *id).collect();
+    let mut stop: Vec<CgroupId> = sampled.difference(&chosen).copied().collect();
+    stop.sort_unstable_by_key(|id| id.0);
+    let start = ranked.into_iter().map(|(_, id)| id);
+    Change {
+        stop,
+        start: start.filter(|id| !sampled.contains(id)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the largest cache.
+    const CAPACITY: u64 = 1 << 30;
+
+    /// A tenant that has read 6,000 blocks again and again, 600 a second, for three minutes; and the time then.
+    fn reader() -> (Reuse, ReuseCounts, Instant) {
+        let mut now = Instant::now();
+        let mut reuse = Reuse::new(now, 0, 0);
+        let mut counts = ReuseCounts::default();
+        for second in 0..180 {
+            now += Duration::from_secs(1);
+            read(&mut counts, 600, second < 10);
+            reuse.record(counts.clone(), CAPACITY, now);
+        }
+        (reuse, counts, now)
+    }
+
+    /// Reads as many blocks of the 6,000 in order: for the first time, or again.
+    fn read(counts: &mut ReuseCounts, blocks: u64, first: bool) {
+        counts.reuse.accesses += blocks;
+        for _ in 0..blocks {
+            counts.reuse.count((!first).then_some(6_000), 1);
+        }
+    }
+
+    #[test]
+    fn of_sparse_blocks_the_pages_in_use_are_the_working_set() {
+        let (mut reuse, mut counts, mut now) = reader();
+        let whole = reuse.working_set().bytes;
+        let size = |reuse: &Reuse| reuse.status().unwrap().points.last().unwrap().0;
+        let curve = size(&reuse);
+        counts.touched = 1.0 / 16.0;
+        for _ in 0..5 {
+            now += Duration::from_secs(1);
+            read(&mut counts, 600, false);
+            reuse.record(counts.clone(), CAPACITY, now);
+        }
+        for (found, whole) in [(reuse.working_set().bytes, whole), (size(&reuse), curve)] {
+            assert!(
+                (whole / 20..whole / 14).contains(&found),
+                "{found}, {whole}"
+            );
+        }
+        // More blocks than fit whole into the largest cache.
+        let mut sparse = Reuse::new(now, 0, 0);
+        let mut counts = ReuseCounts {
+            touched: 1.0 / 16.0,
+            ..ReuseCounts::default()
+        };
+        for _ in 0..60 {
+            now += Duration::from_secs(1);
+            counts.reuse.accesses += 6000;
+            (0..6000).for_each(|_| counts.reuse.count(Some(40_000), 1));
+            sparse.record(counts.clone(), CAPACITY, now);
+        }
+        let blocks = sparse.working_set().bytes / (BLOCK / 16);
+        assert!((40_000..50_000).contains(&blocks), "{blocks}");
+    }
+
+    #[test]
+    fn a_tenant_that_reads_little_of_its_set_is_idle() {
+        // Blocks a second that it reads afterwards, and whether it uses its set. The set has 6,750 blocks with the margin:
+        // 11 a second go through it in ten minutes.
+        for (blocks, uses) in [(0, false), (8, false), (15, true), (600, true)] {
+            let (mut reuse, mut counts, mut now) = reader();
+            let set = reuse.working_set().bytes / BLOCK;
+            assert!((6_000..7_500).contains(&set), "{set}");
+            assert_eq!(reuse.idle_for(), Some(Duration::ZERO));
+            for _ in 0..20 {
+                now += Duration::from_secs(1);
+                read(&mut counts, blocks, false);
+                reuse.record(counts.clone(), CAPACITY, now);
+            }
+            let idle = reuse.idle_for().unwrap();
+            assert_eq!(idle == Duration::ZERO, uses, "{blocks}: {idle:?}");
+            assert_eq!(idle == Duration::from_secs(20), !uses, "{blocks}: {idle:?}");
+        }
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    fn ids(ids: &[u64]) -> Vec<CgroupId> {
+        ids.iter().map(|id| CgroupId(*id)).collect()
+    }
+
+    #[test]
+    fn those_that_hold_most_are_sampled() {
+        // File pages of each, MiB; the sampled ones; number of curves; which stop; which start.
+        type Case<'a> = (&'a [u64], &'a [u64], usize, &'a [u64], &'a [u64]);
+        let cases: [Case<'_>; 6] = [
+            (&[100, 50, 0], &[], 8, &[], &[0, 1]),
+            (&[100, 50, 70], &[], 2, &[], &[0, 2]),
+            // One that has shrunk keeps its curve while there are enough. One that was removed does not.
+            (&[0, 50], &[0, 7], 8, &[7], &[1]),
+            // It takes twice as much to lose a curve.
+            (&[40, 70], &[0], 1, &[], &[]),
+            (&[40, 90], &[0], 1, &[0], &[1]),
+            // Many small ones do not keep a large one out.
+            (&[300, 2, 2, 2, 2], &[1, 2, 3], 3, &[3], &[0]),
+        ];
+        for (holds, sampled, curves, stop, start) in cases {
+            let holders: Vec<_> = (0..)
+                .map(CgroupId)
+                .zip(holds.iter().map(|h| h * MIB))
+                .collect();
+            let sampled = ids(sampled).into_iter().collect();
+            let change = choose(&holders, &sampled, curves);
+            let expected = Change {
+                stop: ids(stop),
+                start: ids(start),
+            };
+            assert_eq!(change, expected, "{holds:?}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! From the last samples to a [`Snapshot`].
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use justitia_api::{ReclaimExemption, WeightSource};
+use justitia_kernel::cgroup::CgroupId;
+use justitia_share::num::{to_f64, to_u64};
+use justitia_share::{NodeId, Tree};
+
+use super::memory_sampler::Node;
+use crate::config::Config;
+use crate::model::{Key, MAX_RECLAIM_CHILDREN, Memory, Snapshot, Tenant};
+use crate::monitor::Monitor;
+
+impl Monitor {
+    /// The state as last sampled. `reclaim_in_flight` is reclaim that was requested and has not finished, bytes. `exempt`
+    /// tells which tenants must not be reclaimed from now, beyond what the monitor knows itself.
+    pub fn snapshot(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        reclaim_in_flight: u64,
+        exempt: impl Fn(Key) -> Option<ReclaimExemption>,
+    ) -> Snapshot {
+        let order = self.cgroups.breadth_first();
+        let mut ids: HashMap<CgroupId, NodeId> = HashMap::with_capacity(order.len());
+        let mut tenants = Tree::with_capacity(order.len() + 1);
+        for id in order {
+            let Some(node) = self.cgroups.get(id) else {
+                continue;
+            };
+            let parent = node.parent.and_then(|parent| ids.get(&parent).copied());
+            ids.insert(
+                id,
+                tenants.push(parent, self.tenant(node, config, now, &exempt)),
+            );
+        }
+        self.sum_up(&mut tenants);
+        self.share_orphaned(&mut tenants, now);
+        let exempt = exempt(Key::Unmanaged);
+        let unmanaged =
+            self.unmanaged
+                .tenant(&self.memory, &tenants, config.unmanaged.weight, now, exempt);
+        let unmanaged = tenants.push(None, unmanaged);
+        self.share_orphaned_of(&mut tenants, unmanaged, None, now);
+        let memory = self.memory.memory(now);
+        let memory = Memory {
+            reclaim_in_flight,
+            swappiness: if config.cache.swap {
+                memory.swappiness
+            } else {
+                0
+            },
+            ..memory
+        };
+        Snapshot { memory, tenants }
+    }
+
+    fn tenant(
+        &self,
+        node: &Node,
+        config: &Config,
+        now: Instant,
+        exempt: impl Fn(Key) -> Option<ReclaimExemption>,
+    ) -> Tenant {
+        let (id, memory) = (node.cgroup.id(), &node.memory);
+        let key = Key::Cgroup(id);
+        let leaf = node.children.is_empty();
+        let too_many = node.children.len() > MAX_RECLAIM_CHILDREN;
+        let features = &self.features;
+        let (weight, source) = self.cgroups.weight(node);
+        let other = memory.other;
+        let limit = memory.limits.max.min(if config.io.enabled {
+            // It may be the agent's own, for the dirty budget.
+            u64::MAX
+        } else {
+            memory.limits.high
+        });
+        let (swapped_out, swapped_in) = memory.swapped(now);
+        let known = self.handover.known(id, self.reuse.working_set(id), now);
+        let working_set = known.unwrap_or_else(|| memory.working_set(features.multi_gen, now));
+        Tenant {
+            key,
+            weight,
+            sums_weights: source == WeightSource::Default && !node.is_delegated(),
+            minimum: 0,
+            requested_protection: 0,
+            cache: (memory.file + memory.slab).saturating_sub(node.excluded_cache),
+            own: 0,
+            slab: memory.slab,
+            orphaned: 0,
+            orphaned_in_use: 0,
+            orphaned_lately: 0,
+            uses_orphaned: 0,
+            untargetable: 0,
+            other,
+            limit: if limit == u64::MAX {
+                limit
+            } else {
+                limit.saturating_sub(other)
+            },
+            anon: self.swappable(node),
+            swapped_out,
+            swapped_in,
+            unreclaimable: memory.unreclaimable,
+            populated: node.populated,
+            growing: leaf && memory.growing(now),
+            paged_in: memory.paged_in_lately(now),
+            idle_for: if leaf {
+                let idle_for = memory.idle_for(now);
+                self.reuse
+                    .idle_for(id)
+                    .map_or(idle_for, |unused| unused.min(idle_for))
+            } else {
+                Duration::ZERO
+            },
+            mapped: memory.mapped,
+            unseen: memory.unseen(&working_set, now),
+            working_set,
+            exempt: features
+                .exempts(memory.anon, self.memory.swap_on())
+                .or_else(|| too_many.then_some(ReclaimExemption::TooManyChildren))
+                .or_else(|| exempt(key)),
+        }
+    }
+
+    /// The anonymous memory of a tenant that may be swapped out: what is above its minimums, as far as there is swap for it.
+    fn swappable(&self, node: &Node) -> u64 {
+        let memory = &node.memory;
+        let used = memory.file + memory.slab + memory.other;
+        let above = used.saturating_sub(memory.limits.min.max(node.external_low));
+        let swap = memory.limits.swap_max.saturating_sub(memory.swap);
+        let all = if self.features.swappiness {
+            memory.swappable
+        } else {
+            0
+        };
+        all.min(above).min(swap).min(self.memory.swap_free())
+    }
+
+    /// Fills in what depends on the children: a tenant's own pages, and its minimum, which depends on its other memory.
+    ///
+    /// The counters of an inner node include its descendants', but were not read at the same moment: it has at least what
+    /// they have.
+    fn sum_up(&self, tenants: &mut Tree<Tenant>) {
+        tenants.fold_up_mut(ChildSum::add, |_, tenant, sum| {
+            tenant.cache = tenant.cache.max(sum.cache);
+            tenant.other = tenant.other.max(sum.other);
+            tenant.unreclaimable = tenant.unreclaimable.max(sum.unreclaimable);
+            tenant.own = tenant.cache - sum.cache;
+            let slab = tenant.slab.max(sum.slab);
+            tenant.slab = (slab - sum.slab).min(tenant.own);
+            let mut has_unmanaged = sum.has_unmanaged;
+            if let Key::Cgroup(id) = tenant.key
+                && let Some(node) = self.cgroups.get(id)
+            {
+                if !node.children.is_empty() {
+                    tenant.orphaned = tenant.own;
+                }
+                (tenant.minimum, tenant.requested_protection) =
+                    node.minimums(node.memory.limits.min, tenant.other);
+                has_unmanaged |= node.has_unmanaged_children();
+            }
+            if has_unmanaged {
+                tenant.exempt = tenant.exempt.or(Some(ReclaimExemption::UnmanagedChild));
+            }
+            ChildSum {
+                cache: tenant.cache,
+                slab,
+                other: tenant.other,
+                unreclaimable: tenant.unreclaimable,
+                has_unmanaged,
+            }
+        });
+    }
+
+    /// Which orphaned pages of inner nodes are in use.
+    fn share_orphaned(&self, tenants: &mut Tree<Tenant>, now: Instant) {
+        for id in tenants.ids() {
+            if let Key::Cgroup(cgroup) = tenants[id].key {
+                self.share_orphaned_of(tenants, id, Some(cgroup), now);
+            }
+        }
+    }
+
+    /// Which orphaned pages of tenant `of` are in use: by the children of `cgroup`, at the top level without one, and by
+    /// those that were removed lately and may come back.
+    fn share_orphaned_of(
+        &self,
+        tenants: &mut Tree<Tenant>,
+        of: NodeId,
+        cgroup: Option<CgroupId>,
+        now: Instant,
+    ) {
+        let orphaned = tenants[of].orphaned;
+        if orphaned == 0 {
+            return;
+        }
+        let mut left = orphaned;
+        let children = tenants.children(cgroup.map(|_| of));
+        let leaves: Vec<NodeId> = children
+            .filter(|child| *child != of && tenants.is_leaf(*child))
+            .collect();
+        for child in leaves {
+            let uses = self.uncovered(&tenants[child], now).min(left);
+            tenants[child].uses_orphaned = uses;
+            left -= uses;
+        }
+        let lately = self.cgroups.departed(cgroup, now);
+        let in_use = (orphaned - left).max(lately.used.min(orphaned));
+        tenants[of].orphaned_in_use = in_use;
+        tenants[of].orphaned_lately = lately.held.min(orphaned).max(in_use);
+    }
+
+    /// What a tenant uses of the cache beyond what it holds, bytes: the part of its working set that its reads find there.
+    fn uncovered(&self, tenant: &Tenant, now: Instant) -> u64 {
+        let Key::Cgroup(id) = tenant.key else {
+            return 0;
+        };
+        let stats = self.app_io.stats(id, now);
+        let hits = stats.and_then(|stats| stats.recent.hit_ratio());
+        let found = to_f64(tenant.working_set.bytes) * hits.unwrap_or(1.0);
+        to_u64(found).saturating_sub(tenant.own)
+    }
+}
+
+/// What a tenant's children have together, bytes.
+#[derive(Clone, Copy, Default)]
+struct ChildSum {
+    cache: u64,
+    slab: u64,
+    other: u64,
+    unreclaimable: u64,
+    /// Whether any cgroup below is no tenant.
+    has_unmanaged: bool,
+}
+
+impl ChildSum {
+    fn add(&mut self, child: &Self) {
+        self.cache = self.cache.saturating_add(child.cache);
+        self.slab = self.slab.saturating_add(child.slab);
+        self.other = self.other.saturating_add(child.other);
+        self.unreclaimable = self.unreclaimable.saturating_add(child.unreclaimable);
+        self.has_unmanaged |= child.has_unmanaged;
+    }
+}
