@@ -277,15 +277,19 @@ fn without_file_descriptors_a_minimum_of_an_operator_is_read_again() {
             let cgroup = &tree.get(id).unwrap().cgroup;
             store.set(cgroup, low, "4096").unwrap();
         }
-        let mut protection = ProtectionController::new((!observe).then_some(store));
+        let mut store = (!observe).then_some(store);
+        let mut protection = ProtectionController::default();
         std::fs::write(path.join("memory.low"), "8192\n").unwrap();
         let read = with_at_most(Resource::Nofile, 3, || {
-            protection.on_knob_written(&tree, id, low)
+            protection.on_knob_written(store.as_mut(), &tree, id, low)
         });
         assert!(read.as_ref().is_err_and(Error::is_exhausted), "{read:?}");
-        assert_eq!(protection.external(id, low), None);
+        let external = store
+            .as_ref()
+            .and_then(|store| store.found_external(id, low));
+        assert_eq!(external, None);
         // As a rescan asks.
-        let read = protection.on_knob_written(&tree, id, low);
+        let read = protection.on_knob_written(store.as_mut(), &tree, id, low);
         assert_eq!(read.unwrap(), Some(8192), "observe {observe}, ours {ours}");
     }
 }

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use justitia_api::{Action, Reason, ReclaimExemption, Rule};
 use justitia_cgroup_tree::Changes;
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
+use justitia_kernel::knob::Knob;
 use justitia_kernel::proc::ProcFs;
 
 use crate::config::Config;
 use crate::device::credits::Credits;
-use crate::knobs::log_restored;
+use crate::knobs::{KnobStore, log_restored};
 use crate::model::{Key, Snapshot};
 use crate::monitor::{AppIoMonitor, Monitor, Switches, thread_cpu};
 use crate::page_cache::protection::marked_external;
@@ -35,6 +36,8 @@ const WAIT_MS_PER_SECOND: u64 = 500;
 pub struct Agent {
     pub(crate) config: Config,
     pub(crate) monitor: Monitor,
+    /// The knobs that the agent writes; `None` where it only observes.
+    pub(crate) knobs: Option<KnobStore>,
     pub(crate) protection: ProtectionController,
     pub(crate) credits: Credits,
     pub(crate) recharge: RechargeController,
@@ -52,7 +55,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Samples everything once. With a reclaimer the agent acts; without one it only observes.
+    /// Samples everything once. With a knob store and a reclaimer the agent acts; without them it only observes.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -60,7 +63,7 @@ impl Agent {
         config: Config,
         fs: &CgroupFs,
         features: ReclaimFeatures,
-        protection: ProtectionController,
+        knobs: Option<KnobStore>,
         reclaimer: Option<Reclaimer>,
         app_io: AppIoMonitor,
     ) -> justitia_kernel::Result<Self> {
@@ -75,7 +78,8 @@ impl Agent {
             recharge,
             config,
             monitor,
-            protection,
+            knobs,
+            protection: ProtectionController::default(),
             reclaim: ReclaimController::new(reclaimer, features),
             features,
             switches: Switches::new(Path::new("/sys"), now),
@@ -87,8 +91,10 @@ impl Agent {
             snapshot: Snapshot::default(),
             entitlements: Entitlements::default(),
         };
-        for id in agent.monitor.cgroups.breadth_first() {
-            agent.protection.on_cgroup_added(&agent.monitor.cgroups, id);
+        if let Some(knobs) = &mut agent.knobs {
+            for id in agent.monitor.cgroups.breadth_first() {
+                ProtectionController::on_cgroup_added(knobs, &agent.monitor.cgroups, id);
+            }
         }
         Ok(agent)
     }
@@ -202,9 +208,12 @@ impl Agent {
         {
             return;
         }
-        let decided =
-            self.protection
-                .tick(&self.monitor.cgroups, &self.snapshot, &self.entitlements);
+        let decided = self.protection.tick(
+            self.knobs.as_mut(),
+            &self.monitor.cgroups,
+            &self.snapshot,
+            &self.entitlements,
+        );
         for one in &decided {
             // It counts at once, though the event of that write may have been lost.
             if let (Key::Cgroup(id), Action::MarkExternal { .. }) = (one.key, &one.action) {
@@ -212,15 +221,16 @@ impl Agent {
             }
         }
         self.record_all(decided, now);
-        let restored = self.protection.retry_restores();
-        log_restored("it could not be restored before", &restored);
+        if let Some(knobs) = &mut self.knobs {
+            log_restored("it could not be restored before", &knobs.retry_restores());
+        }
         self.last_protection = Some(now);
     }
 
     /// Sets the limits of contended disks.
     fn update_device_bandwidth(&mut self, now: Instant) {
-        let store = self.protection.store_mut();
-        self.credits.turn(&self.config, &self.monitor, store, now);
+        self.credits
+            .turn(&self.config, &self.monitor, self.knobs.as_mut(), now);
         let changed = self.credits.moved();
         if !changed.is_empty() {
             // Our own writes cause events too. Handled now, they do not cause another tick.
@@ -305,28 +315,42 @@ impl Agent {
         for id in &changes.removed {
             let key = Key::Cgroup(*id);
             self.monitor.app_io.remove(*id);
+            if let Some(knobs) = &mut self.knobs {
+                knobs.on_cgroup_removed(*id);
+            }
             self.protection.on_cgroup_removed(*id);
             self.credits.gone(*id);
             self.decisions.forget(key);
             self.reclaim.on_cgroup_removed(*id);
         }
-        for id in &changes.added {
-            self.protection.on_cgroup_added(&self.monitor.cgroups, *id);
+        if let Some(knobs) = &mut self.knobs {
+            for id in &changes.added {
+                ProtectionController::on_cgroup_added(knobs, &self.monitor.cgroups, *id);
+            }
         }
         for (id, knob) in &changes.knobs_written {
-            let external = self.protection.external(*id, *knob);
-            let low = self
-                .protection
-                .on_knob_written(&self.monitor.cgroups, *id, *knob);
+            let external = self.found_external(*id, *knob);
+            let low = self.protection.on_knob_written(
+                self.knobs.as_mut(),
+                &self.monitor.cgroups,
+                *id,
+                *knob,
+            );
             self.monitor.cgroups.record_low(*id, low);
             if external.is_none()
-                && let Some(found) = self.protection.external(*id, *knob)
+                && let Some(found) = self.found_external(*id, *knob)
             {
                 let applied = None;
                 let rule = Rule::ExternalWrite { found, applied };
                 self.record(marked_external(*id, *knob, rule), now);
             }
         }
+    }
+
+    /// The value found in a knob of another writer.
+    fn found_external(&self, id: CgroupId, knob: Knob) -> Option<String> {
+        let found = self.knobs.as_ref()?.found_external(id, knob)?;
+        Some(found.to_owned())
     }
 
     /// Adds decisions to the decision log.

@@ -10,9 +10,7 @@ use super::Agent;
 use crate::config::Config;
 use crate::model::{Key, Memory, Snapshot};
 use crate::monitor::{AppIoMonitor, Switches};
-use crate::page_cache::{
-    Entitlements, Policy, ProtectionController, ReclaimFeatures, UnmanagedReclaim, fixture,
-};
+use crate::page_cache::{Entitlements, Policy, ReclaimFeatures, UnmanagedReclaim, fixture};
 use crate::status::collect::status;
 
 /// An agent that only observes a tree of plain files, with one cgroup, in `dir`.
@@ -31,15 +29,7 @@ fn observer_with(dir: &std::path::Path, config: Config) -> Agent {
         ReclaimFeatures::default(),
         AppIoMonitor::unavailable("a test"),
     );
-    Agent::new(
-        config,
-        &fs,
-        features,
-        ProtectionController::new(None),
-        None,
-        app_io,
-    )
-    .unwrap()
+    Agent::new(config, &fs, features, None, None, app_io).unwrap()
 }
 
 /// Removals are reported by events; if those are late, they are found by failed reads.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::knob::Knob;
@@ -15,6 +16,9 @@ use super::put_back::{
     restore_entries,
 };
 use super::store::KnobStore;
+
+/// Pause between two attempts to restore the knobs at the end.
+const RETRY: Duration = Duration::from_millis(100);
 
 impl KnobStore {
     /// Restores one knob now, unless another writer has set it. `None` if it is not ours, or its cgroup was removed. If the
@@ -86,6 +90,18 @@ impl KnobStore {
             self.compact_now();
         }
         restored.retain(|one| !one.outcome.is_failed());
+        restored
+    }
+
+    /// As [`KnobStore::restore_all`], and tries for at most `timeout`. Returns each knob with its last result.
+    pub fn restore_all_within(&mut self, timeout: Duration) -> Vec<RestoredKnob> {
+        let begun = Instant::now();
+        let mut restored = self.restore_all();
+        while !self.is_empty() && begun.elapsed() < timeout {
+            std::thread::sleep(RETRY);
+            restored.retain(|one| !one.outcome.is_failed());
+            restored.extend(self.restore_all());
+        }
         restored
     }
 

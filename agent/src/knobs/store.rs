@@ -328,6 +328,15 @@ impl KnobStore {
         })
     }
 
+    /// The value found in a knob, if it is another writer's.
+    #[must_use]
+    pub fn found_external(&self, id: CgroupId, knob: Knob) -> Option<&str> {
+        match self.unwritable.get(&(id, knob)) {
+            Some(Unwritable::External { found }) => Some(found),
+            _ => None,
+        }
+    }
+
     /// The knobs that were given up, and what happened.
     pub fn given_up(&self) -> impl Iterator<Item = (CgroupId, Knob, &str)> {
         self.unwritable().filter_map(|(id, knob, why)| match why {

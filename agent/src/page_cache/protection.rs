@@ -1,7 +1,6 @@
 //! `memory.low` of every tenant: planned, and written through the knob store, never against another writer.
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
 
 use justitia_api::{Action, ProtectionReason, Reason, Rule, escape};
 use justitia_cgroup_tree::memory_low;
@@ -11,7 +10,7 @@ use justitia_kernel::knob::{Knob, read_raw};
 
 use super::entitlements::Entitlements;
 use super::memory_sampler::{CgroupTree, Node};
-use crate::knobs::{KnobStore, KnobStoreError, RestoredKnob, WriteOutcome};
+use crate::knobs::{KnobStore, KnobStoreError, WriteOutcome};
 use crate::model::{Key, Snapshot};
 use crate::status::decision_log::Decided;
 
@@ -96,13 +95,9 @@ pub fn plan_protection(
 /// write of the knob.
 const MAX_WRITES: usize = 64;
 
-/// Pause between two attempts to restore the knobs at the end.
-const RESTORE_RETRY: Duration = Duration::from_millis(100);
-
 /// Writes `memory.low`, or, in observe mode, records what it would have written.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ProtectionController {
-    pub(super) store: Option<KnobStore>,
     /// In observe mode: the values that it would have written, bytes.
     pub(super) would_apply: HashMap<CgroupId, u64>,
     /// Why each `memory.low` of ours has its value.
@@ -112,20 +107,11 @@ pub struct ProtectionController {
 }
 
 impl ProtectionController {
-    /// With a store it writes; without one it only records what it would write.
-    #[must_use]
-    pub fn new(store: Option<KnobStore>) -> Self {
-        Self {
-            store,
-            would_apply: HashMap::new(),
-            reasons: HashMap::new(),
-            raised: HashSet::new(),
-        }
-    }
-
-    /// One tick: writes each `memory.low` that should change, at most `MAX_WRITES` at once. Returns what was done.
+    /// One tick: writes each `memory.low` that should change, at most `MAX_WRITES` at once. Returns what was done. Without a
+    /// store it only records what it would write.
     pub fn tick(
         &mut self,
+        mut store: Option<&mut KnobStore>,
         cgroups: &CgroupTree,
         snapshot: &Snapshot,
         entitlements: &Entitlements,
@@ -133,7 +119,7 @@ impl ProtectionController {
         let lows: Vec<Option<Low>> = snapshot
             .tenants
             .values()
-            .map(|tenant| self.low(cgroups, tenant.key))
+            .map(|tenant| self.low(store.as_deref(), cgroups, tenant.key))
             .collect();
         // A delegatee may create any number of cgroups: its knobs are written after the others. Parents are still written
         // before their children, since below a delegated cgroup all cgroups are delegated.
@@ -148,27 +134,27 @@ impl ProtectionController {
             .into_iter()
             .chain(last)
             .take(MAX_WRITES)
-            .filter_map(|intent| self.write(cgroups, intent))
+            .filter_map(|intent| self.write(store.as_deref_mut(), cgroups, intent))
             .collect()
     }
 
     /// A tenant's `memory.low`; `None` if it may not be written. What an operator has set stays, but on an inner cgroup: the
     /// kernel caps what its children have by it, so that it may have to be raised.
-    fn low(&self, cgroups: &CgroupTree, key: Key) -> Option<Low> {
+    fn low(&self, store: Option<&KnobStore>, cgroups: &CgroupTree, key: Key) -> Option<Low> {
         let Key::Cgroup(id) = key else { return None };
         let node = cgroups.get(id)?;
         let least = match self.raised.contains(&id) {
             true => node.external_low,
             false => node.caps_children().unwrap_or(0),
         };
-        let ours = match &self.store {
+        let ours = match store {
             None => self.would_apply.get(&id).copied(),
             Some(store) => {
                 let applied = store.applied(id, Knob::MemoryLow);
                 applied.and_then(|low| low.parse().ok())
             }
         };
-        let may_write = match &self.store {
+        let may_write = match store {
             // It would be external.
             None => least > 0 || node.external_low == 0,
             Some(store) => store.may_write(id, Knob::MemoryLow) || self.may_raise(node),
@@ -183,15 +169,22 @@ impl ProtectionController {
         node.caps_children().is_some() && !self.raised.contains(&node.cgroup.id())
     }
 
-    pub(super) fn write(&mut self, cgroups: &CgroupTree, intent: LowIntent) -> Option<Decided> {
+    pub(super) fn write(
+        &mut self,
+        store: Option<&mut KnobStore>,
+        cgroups: &CgroupTree,
+        intent: LowIntent,
+    ) -> Option<Decided> {
         let Key::Cgroup(id) = intent.key else {
             return None;
         };
         let node = cgroups.get(id)?;
         let path = escape::encode(node.cgroup.path().as_os_str());
         tracing::debug!(tenant = path, low = intent.low, why = %intent.reason, "memory.low");
-        let Low { now: from, least } = self.low(cgroups, intent.key).unwrap_or_default();
-        let Some(store) = &mut self.store else {
+        let Low { now: from, least } = self
+            .low(store.as_deref(), cgroups, intent.key)
+            .unwrap_or_default();
+        let Some(store) = store else {
             self.would_apply.insert(id, intent.low);
             self.reasons.insert(id, intent.reason);
             return Some(changed(from, &intent));
@@ -236,14 +229,6 @@ impl ProtectionController {
         }
     }
 
-    /// The value found in a knob of another writer.
-    #[must_use]
-    pub fn external(&self, id: CgroupId, knob: Knob) -> Option<String> {
-        let mut external = self.store.as_ref()?.external();
-        let found = external.find(|(i, k, _)| (*i, *k) == (id, knob))?;
-        Some(found.2.to_owned())
-    }
-
     /// Why a knob has the value that we have written, or would write; `None` if it is not ours.
     #[must_use]
     pub fn reason(&self, id: CgroupId, knob: Knob) -> Option<Reason> {
@@ -256,40 +241,6 @@ impl ProtectionController {
         self.would_apply
             .iter()
             .map(|(id, low)| (*id, Knob::MemoryLow, *low))
-    }
-
-    /// The knob store; `None` in observe mode.
-    #[must_use]
-    pub const fn store(&self) -> Option<&KnobStore> {
-        self.store.as_ref()
-    }
-
-    /// The same, to write other knobs through it.
-    pub const fn store_mut(&mut self) -> Option<&mut KnobStore> {
-        self.store.as_mut()
-    }
-
-    /// Tries again to restore what could not be restored so far; returns what was restored.
-    pub fn retry_restores(&mut self) -> Vec<RestoredKnob> {
-        self.store
-            .as_mut()
-            .map(KnobStore::retry_restores)
-            .unwrap_or_default()
-    }
-
-    /// Restores all knobs, and tries for at most `timeout`. Returns each knob with its last result.
-    pub fn restore_all(&mut self, timeout: Duration) -> Vec<RestoredKnob> {
-        let Some(store) = &mut self.store else {
-            return Vec::new();
-        };
-        let begun = Instant::now();
-        let mut restored = store.restore_all();
-        while !store.is_empty() && begun.elapsed() < timeout {
-            std::thread::sleep(RESTORE_RETRY);
-            restored.retain(|one| !one.outcome.is_failed());
-            restored.extend(store.restore_all());
-        }
-        restored
     }
 }
 
@@ -373,8 +324,8 @@ pub(super) fn log_external(node: &Node, tenant: &str, knob: Knob, applied: &str,
 
 impl ProtectionController {
     /// A cgroup was created. A `memory.low` that it has already belongs to its operator or its delegatee.
-    pub fn on_cgroup_added(&mut self, cgroups: &CgroupTree, id: CgroupId) {
-        let (Some(store), Some(node)) = (&mut self.store, cgroups.get(id)) else {
+    pub fn on_cgroup_added(store: &mut KnobStore, cgroups: &CgroupTree, id: CgroupId) {
+        let Some(node) = cgroups.get(id) else {
             return;
         };
         if node.external_low > 0 {
@@ -399,9 +350,6 @@ impl ProtectionController {
 
     /// A cgroup was removed, or is no tenant any more.
     pub fn on_cgroup_removed(&mut self, id: CgroupId) {
-        if let Some(store) = &mut self.store {
-            store.on_cgroup_removed(id);
-        }
         self.would_apply.remove(&id);
         self.reasons.remove(&id);
         self.raised.remove(&id);
@@ -414,6 +362,7 @@ impl ProtectionController {
     /// If it cannot be read. For lack of a file descriptor or of memory nothing is known then: it has to be read again.
     pub fn on_knob_written(
         &mut self,
+        store: Option<&mut KnobStore>,
         cgroups: &CgroupTree,
         id: CgroupId,
         knob: Knob,
@@ -422,7 +371,7 @@ impl ProtectionController {
             return Ok(None);
         };
         let path = escape::encode(node.cgroup.path().as_os_str());
-        let Some(store) = &mut self.store else {
+        let Some(store) = store else {
             let low = memory_low(&node.cgroup)?;
             if low > 0 {
                 self.would_apply.remove(&id);

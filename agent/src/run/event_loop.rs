@@ -101,7 +101,9 @@ impl AgentLoop {
     }
 
     fn restore(&mut self) -> Result<(), RunError> {
-        let restored = self.agent.protection.restore_all(RESTORE_TIMEOUT);
+        let knobs = self.agent.knobs.as_mut();
+        let restored = knobs.map(|knobs| knobs.restore_all_within(RESTORE_TIMEOUT));
+        let restored = restored.unwrap_or_default();
         log_restored("stopping", &restored);
         let failed = restored.iter().filter(|one| one.outcome.is_failed());
         let failed = failed.count();

@@ -17,8 +17,8 @@ use crate::config::Config;
 use crate::knobs::journal::boot_id;
 use crate::knobs::{KnobStore, log_restored};
 use crate::monitor::AppIoMonitor;
+use crate::page_cache::Handover;
 use crate::page_cache::reclaim::Reclaimer;
-use crate::page_cache::{Handover, ProtectionController};
 use crate::status::collect::status;
 use crate::status::metrics;
 use crate::status::socket::Socket;
@@ -59,8 +59,7 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
         None
     });
     let features = reclaim_features(&capabilities);
-    let protection = ProtectionController::new(store);
-    let mut agent = Agent::new(config, &fs, features, protection, reclaimer, app_io)?;
+    let mut agent = Agent::new(config, &fs, features, store, reclaimer, app_io)?;
     if let (false, Ok(boot)) = (observe, boot_id()) {
         let state = &agent.config.state_dir;
         agent.monitor.handover = Handover::take(state, &boot, Instant::now());
@@ -126,9 +125,8 @@ impl Standalone {
         let fs = CgroupFs::discover()?;
         raise_descriptor_limit();
         let app_io = AppIoMonitor::attach(&(&config.probes).into());
-        let protection = ProtectionController::new(None);
         let features = reclaim_features(&capabilities);
-        let agent = Agent::new(config, &fs, features, protection, None, app_io)?;
+        let agent = Agent::new(config, &fs, features, None, None, app_io)?;
         Ok(Self { agent, limitations })
     }
 

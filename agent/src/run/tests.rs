@@ -15,8 +15,8 @@ use crate::agent::Agent;
 use crate::config::Config;
 use crate::knobs::KnobStore;
 use crate::monitor::{AppIoMonitor, thread_cpu};
+use crate::page_cache::ReclaimFeatures;
 use crate::page_cache::system_memory::SystemMemory;
-use crate::page_cache::{ProtectionController, ReclaimFeatures};
 use crate::status::socket::Socket;
 
 /// An agent that only observes a tree of plain files with one cgroup.
@@ -33,19 +33,8 @@ fn agent_with(root: &std::path::Path, store: Option<KnobStore>) -> Agent {
         cpu_budget: 5.0,
         ..Config::default()
     };
-    let (app_io, protection) = (
-        AppIoMonitor::unavailable("a test"),
-        ProtectionController::new(store),
-    );
-    Agent::new(
-        config,
-        &fs,
-        ReclaimFeatures::default(),
-        protection,
-        None,
-        app_io,
-    )
-    .unwrap()
+    let app_io = AppIoMonitor::unavailable("a test");
+    Agent::new(config, &fs, ReclaimFeatures::default(), store, None, app_io).unwrap()
 }
 
 /// A kernel of arm64 with pages of 64 KiB, for instance: it rounds `memory.low` to them.

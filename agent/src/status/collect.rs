@@ -34,7 +34,7 @@ pub(crate) fn status(agent: &Agent, at_start: &[String], observe: bool) -> Statu
         Some(_) => FairnessWindow::default(),
     };
     let drops = app_io.drops();
-    let store = agent.protection.store();
+    let store = agent.knobs.as_ref();
     Status {
         status_version: STATUS_VERSION,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -83,7 +83,7 @@ pub(crate) fn status(agent: &Agent, at_start: &[String], observe: bool) -> Statu
 
 /// The knobs that others have set.
 fn external(agent: &Agent) -> Vec<ExternalKnob> {
-    let store = agent.protection.store().into_iter();
+    let store = agent.knobs.as_ref().into_iter();
     store
         .flat_map(|store| store.external())
         .map(|(id, knob, found)| ExternalKnob {
@@ -96,7 +96,7 @@ fn external(agent: &Agent) -> Vec<ExternalKnob> {
 
 /// The knobs that the agent does not write any more.
 fn given_up(agent: &Agent) -> Vec<GivenUpKnob> {
-    let store = agent.protection.store().into_iter();
+    let store = agent.knobs.as_ref().into_iter();
     store
         .flat_map(|store| store.given_up())
         .map(|(id, knob, why)| GivenUpKnob {
@@ -165,7 +165,7 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
 fn limitations(agent: &Agent) -> Vec<String> {
     let app_io = &agent.monitor.app_io;
     let reuse = agent.monitor.reuse.refused();
-    let store = agent.protection.store();
+    let store = agent.knobs.as_ref();
     let journal = store.and_then(|s| s.write_error());
     let read_only = store.and_then(|s| s.read_only());
     let cgroups = agent.monitor.cgroups.limitations();
@@ -231,13 +231,9 @@ fn app(rates: &WindowStats) -> AppStatus {
 /// The knobs that the agent has moved, left to others or given up, by cgroup.
 fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
     let mut knobs: HashMap<CgroupId, Vec<KnobStatus>> = HashMap::new();
-    let protection = &agent.protection;
+    let (store, protection) = (&agent.knobs, &agent.protection);
     let mut add = |id: CgroupId, knob: KnobStatus| knobs.entry(id).or_default().push(knob);
-    for (id, knob, original, applied) in protection
-        .store()
-        .into_iter()
-        .flat_map(|store| store.owned())
-    {
+    for (id, knob, original, applied) in store.iter().flat_map(|store| store.owned()) {
         add(
             id,
             KnobStatus {
@@ -252,11 +248,7 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
             },
         );
     }
-    for (id, knob, why) in protection
-        .store()
-        .into_iter()
-        .flat_map(|store| store.unwritable())
-    {
+    for (id, knob, why) in store.iter().flat_map(|store| store.unwritable()) {
         let (owner, value, reason) = match why {
             Unwritable::External { found } => (KnobOwner::External, found.clone(), None),
             Unwritable::GivenUp { why } => (

@@ -26,14 +26,14 @@ fn make(path: &Path) {
     }
 }
 
-/// What is found of the cgroups in `dir/cgroup`, and a controller that keeps its journal in `dir/state`.
-fn start(dir: &Path) -> (CgroupTree, Changes, ProtectionController) {
+/// The cgroups that are found in `dir/cgroup`, and a controller with a store that keeps its journal in `dir/state`.
+fn start(dir: &Path) -> (CgroupTree, Changes, KnobStore, ProtectionController) {
     let fs = CgroupFs::open_fixture(&dir.join("cgroup"), true).unwrap();
     let mut cgroups = CgroupTree::new(&fs, false, MemorySampler::new);
     let mut changes = Changes::default();
     cgroups.rescan(&[], Instant::now(), &mut changes);
     let (store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
-    (cgroups, changes, ProtectionController::new(Some(store)))
+    (cgroups, changes, store, ProtectionController::default())
 }
 
 #[test]
@@ -42,9 +42,9 @@ fn a_value_set_before_our_first_write_is_not_overwritten() {
     let root = dir.path().join("cgroup");
     make(&root.join("a"));
     make(&root.join("b"));
-    let (cgroups, changes, mut controller) = start(dir.path());
+    let (cgroups, changes, mut store, mut controller) = start(dir.path());
     for id in &changes.added {
-        controller.on_cgroup_added(&cgroups, *id);
+        ProtectionController::on_cgroup_added(&mut store, &cgroups, *id);
     }
     // No event has reported it yet.
     let low = |name: &str| std::fs::read_to_string(root.join(name).join("memory.low")).unwrap();
@@ -58,7 +58,7 @@ fn a_value_set_before_our_first_write_is_not_overwritten() {
             low,
             reason: ProtectionReason { protected, other },
         };
-        controller.write(&cgroups, intent)
+        controller.write(Some(&mut store), &cgroups, intent)
     };
     for _ in 0..2 {
         let outcome = write("a", 4096);
@@ -88,12 +88,15 @@ fn an_operators_value_that_caps_children_is_raised_once() {
     let low = || std::fs::read_to_string(&file).unwrap();
     // As long as what will be written: a plain file is not cut.
     std::fs::write(&file, "05242880\n").unwrap();
-    let (mut cgroups, changes, mut controller) = start(dir.path());
+    let (mut cgroups, changes, mut store, mut controller) = start(dir.path());
     for id in &changes.added {
-        controller.on_cgroup_added(&cgroups, *id);
+        ProtectionController::on_cgroup_added(&mut store, &cgroups, *id);
     }
     let slice = cgroups.top_level()[0];
-    let tick = |controller: &mut ProtectionController, cgroups: &CgroupTree, held| {
+    let tick = |store: &mut KnobStore,
+                controller: &mut ProtectionController,
+                cgroups: &CgroupTree,
+                held| {
         let mut tenants = Tree::new();
         let child = cgroups.get(slice).unwrap().children[0];
         let of = |id, own| Tenant {
@@ -114,20 +117,20 @@ fn an_operators_value_that_caps_children_is_raised_once() {
         };
         let snapshot = Snapshot { memory, tenants };
         let entitlements = Entitlements::of(&snapshot, &Policy::default());
-        let done = controller.tick(cgroups, &snapshot, &entitlements);
+        let done = controller.tick(Some(store), cgroups, &snapshot, &entitlements);
         done.iter().any(|d| d.key == Key::Cgroup(slice))
     };
-    assert!(!tick(&mut controller, &cgroups, 2 << 20));
+    assert!(!tick(&mut store, &mut controller, &cgroups, 2 << 20));
     assert_eq!(low().trim(), "05242880", "it is enough");
-    assert!(tick(&mut controller, &cgroups, 64 << 20));
+    assert!(tick(&mut store, &mut controller, &cgroups, 64 << 20));
     assert_eq!(low().trim(), (64 << 20).to_string());
-    assert!(tick(&mut controller, &cgroups, 1 << 20));
+    assert!(tick(&mut store, &mut controller, &cgroups, 1 << 20));
     assert!(low().starts_with("5242880"), "never below: {}", low());
     // Another writer decides.
     std::fs::write(&file, "06291456\n").unwrap();
-    let found = controller.on_knob_written(&cgroups, slice, Knob::MemoryLow);
+    let found = controller.on_knob_written(Some(&mut store), &cgroups, slice, Knob::MemoryLow);
     cgroups.record_low(slice, found);
-    assert!(!tick(&mut controller, &cgroups, 128 << 20));
+    assert!(!tick(&mut store, &mut controller, &cgroups, 128 << 20));
     assert_eq!(low().trim(), "06291456", "no fight");
 }
 
@@ -143,16 +146,16 @@ fn cgroups_of_a_collapsed_subtree_are_restored() {
     for n in 0..10 {
         make(&root.join(format!("user/{n}")));
     }
-    let (mut cgroups, changes, mut controller) = start(dir.path());
+    let (mut cgroups, changes, mut store, mut controller) = start(dir.path());
     for id in &changes.added {
-        controller.on_cgroup_added(&cgroups, *id);
+        ProtectionController::on_cgroup_added(&mut store, &cgroups, *id);
         let (low, protected, other) = (4096, 4096, 0);
         let intent = LowIntent {
             key: Key::Cgroup(*id),
             low,
             reason: ProtectionReason { protected, other },
         };
-        let outcome = controller.write(&cgroups, intent);
+        let outcome = controller.write(Some(&mut store), &cgroups, intent);
         let action = outcome.map(|event| event.action);
         assert!(matches!(action, Some(Action::Set { .. })), "{action:?}");
     }
@@ -163,6 +166,7 @@ fn cgroups_of_a_collapsed_subtree_are_restored() {
     cgroups.rescan(&[], Instant::now(), &mut collapsed);
     assert!(collapsed.removed.len() >= 10 && cgroups.len() == 1);
     for id in collapsed.removed {
+        store.on_cgroup_removed(id);
         controller.on_cgroup_removed(id);
     }
     for n in 0..10 {
@@ -178,20 +182,20 @@ fn an_observer_does_not_propose_what_its_operator_has_set() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("cgroup");
     make(&root.join("a"));
-    let (mut cgroups, _, _) = start(dir.path());
+    let (mut cgroups, ..) = start(dir.path());
     let id = cgroups.top_level()[0];
-    let mut observer = ProtectionController::new(None);
+    let mut observer = ProtectionController::default();
     let mut tenants = Tree::new();
     tenants.push(None, fixture::tenant(Key::Cgroup(id), 100, 64 << 20));
     let memory = Memory::default();
     let snapshot = Snapshot { memory, tenants };
     let entitlements = Entitlements::of(&snapshot, &Policy::default());
-    let events = observer.tick(&cgroups, &snapshot, &entitlements);
+    let events = observer.tick(None, &cgroups, &snapshot, &entitlements);
     assert_eq!((events.len(), observer.would_apply().count()), (1, 1));
     std::fs::write(root.join("a/memory.low"), "5242880\n").unwrap();
-    let low = observer.on_knob_written(&cgroups, id, Knob::MemoryLow);
+    let low = observer.on_knob_written(None, &cgroups, id, Knob::MemoryLow);
     cgroups.record_low(id, low);
     assert_eq!(observer.would_apply().count(), 0);
-    let events = observer.tick(&cgroups, &snapshot, &entitlements);
+    let events = observer.tick(None, &cgroups, &snapshot, &entitlements);
     assert_eq!((events.len(), observer.would_apply().count()), (0, 0));
 }
