@@ -1,11 +1,9 @@
 //! A tree in flat vectors: cgroups, tenants, VMs and their pools.
 
-mod fold;
-mod walk;
-
 #[cfg(test)]
 mod tests;
 
+use std::iter::successors;
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
@@ -164,5 +162,118 @@ impl<T> Index<NodeId> for Tree<T> {
 impl<T> IndexMut<NodeId> for Tree<T> {
     fn index_mut(&mut self, node: NodeId) -> &mut T {
         &mut self.nodes[node.index()].value
+    }
+}
+
+impl<T> Tree<T> {
+    /// Computes one result a node from the bottom up. `merge` adds a child's result to the sum of its parent's children,
+    /// which is the default at first; `result` makes a node's own of that sum. Siblings are merged last one first.
+    ///
+    /// The results are indexed by [`NodeId::index`].
+    pub fn fold_up<A: Default>(
+        &self,
+        mut merge: impl FnMut(&mut A, &A),
+        mut result: impl FnMut(NodeId, &T, A) -> A,
+    ) -> Vec<A> {
+        let mut results = defaults(self.len());
+        for (id, value) in self.iter().rev() {
+            let below = std::mem::take(&mut results[id.index()]);
+            put(
+                &mut results,
+                id,
+                self.parent(id),
+                result(id, value, below),
+                &mut merge,
+            );
+        }
+        results
+    }
+
+    /// [`Tree::fold_up`] that may change the values on its way.
+    pub fn fold_up_mut<A: Default>(
+        &mut self,
+        mut merge: impl FnMut(&mut A, &A),
+        mut result: impl FnMut(NodeId, &mut T, A) -> A,
+    ) -> Vec<A> {
+        let mut results = defaults(self.len());
+        for id in self.ids().rev() {
+            let below = std::mem::take(&mut results[id.index()]);
+            let found = result(id, &mut self[id], below);
+            put(&mut results, id, self.parent(id), found, &mut merge);
+        }
+        results
+    }
+
+    /// A tree of the same shape and with the same ids, its values made from this one's, parents first.
+    pub fn map<U>(&self, mut value: impl FnMut(NodeId, &T) -> U) -> Tree<U> {
+        let nodes = self.ids().zip(&self.nodes).map(|(id, node)| Node {
+            value: value(id, &node.value),
+            parent: node.parent,
+            children: node.children,
+            next_sibling: node.next_sibling,
+        });
+        Tree {
+            nodes: nodes.collect(),
+            top: self.top,
+        }
+    }
+}
+
+fn defaults<A: Default>(len: usize) -> Vec<A> {
+    std::iter::repeat_with(A::default).take(len).collect()
+}
+
+/// Adds a node's result to its parent's sum, and stores it.
+fn put<A>(
+    results: &mut [A],
+    id: NodeId,
+    parent: Option<NodeId>,
+    result: A,
+    merge: &mut impl FnMut(&mut A, &A),
+) {
+    if let Some(parent) = parent {
+        merge(&mut results[parent.index()], &result);
+    }
+    results[id.index()] = result;
+}
+
+impl<T> Tree<T> {
+    /// Every node in the order of the indices: parents first.
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + ExactSizeIterator + use<T> {
+        (0..self.len()).map(NodeId::new)
+    }
+
+    /// Every node with its value, in the order of the indices.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, &T)> {
+        self.ids().zip(self.values())
+    }
+
+    /// The parent of a node; `None` right below the root.
+    #[must_use]
+    pub fn parent(&self, node: NodeId) -> Option<NodeId> {
+        self.nodes[node.index()].parent
+    }
+
+    /// Whether a node has no children.
+    #[must_use]
+    pub fn is_leaf(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].children.first.is_none()
+    }
+
+    /// The children of a node, of the root for `None`, in the order in which they were pushed.
+    pub fn children(&self, parent: Option<NodeId>) -> impl Iterator<Item = NodeId> + Clone {
+        let list = parent.map_or(self.top, |parent| self.nodes[parent.index()].children);
+        successors(list.first, |node| self.nodes[node.index()].next_sibling)
+    }
+
+    /// The root and every node that has children, parents first; the root is `None`.
+    pub fn parents(&self) -> impl Iterator<Item = Option<NodeId>> {
+        let inner = self.ids().filter(|node| !self.is_leaf(*node)).map(Some);
+        std::iter::once(None).chain(inner)
+    }
+
+    /// The nodes above a node: its parent first.
+    pub fn ancestors(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        successors(self.parent(node), |node| self.parent(*node))
     }
 }

@@ -13,19 +13,12 @@
 //! but shares equal weights only where the increment happens to fit. [`Queueing::Sfq`] makes the
 //! shares proportional for any weights (start-time fair queueing, Goyal et al. 1996).
 
-mod queueing;
-mod virtual_time;
-
 #[cfg(test)]
 mod tests;
 
+use crate::Weight;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
-
-use crate::Weight;
-
-pub use queueing::Queueing;
-pub use virtual_time::VirtualTime;
 
 /// How many of its own grants a client may be served early before the present follows it. Otherwise a light client
 /// that happens to wait alone for a moment would wipe out what is due to the heavy ones.
@@ -168,3 +161,55 @@ impl<T> PartialEq for Waiter<T> {
 }
 
 impl<T> Eq for Waiter<T> {}
+
+/// Which waiter is served next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queueing {
+    /// The one of the highest effective weight, the first that came among equals (Justitia, Algorithm 1).
+    PriorityAging {
+        /// By this much the weight of a waiter grows with every grant that passes it over, in units of weight. At most
+        /// `(10000 / increment + 1) * waiters` grants pass before a waiter is served; with 0 the lowest weight may starve
+        /// (Justitia, Fig. 12, "without aging").
+        increment: u32,
+    },
+    /// Start-time fair queueing (Goyal et al. 1996): grants in proportion to weight. Each costs `1 / weight` of virtual
+    /// time.
+    Sfq,
+}
+
+impl Default for Queueing {
+    /// Aging by 100, as in the Justitia paper's evaluation (section III-A).
+    fn default() -> Self {
+        Self::PriorityAging { increment: 100 }
+    }
+}
+
+/// A point in virtual time, in units of `2^32 / weight` a grant. A client keeps the one at which its next request starts,
+/// so that [`Queueing::Sfq`](crate::Queueing::Sfq) charges it for the grants that it had. The default, 0, is that of a
+/// client that has had none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VirtualTime(u64);
+
+impl VirtualTime {
+    const ZERO: Self = Self(0);
+
+    /// The time as a number: the earlier, the smaller.
+    const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// So many grants later.
+    const fn after(self, grants: u64, weight: Weight) -> Self {
+        Self(self.0.saturating_add(cost(weight).saturating_mul(grants)))
+    }
+
+    /// So many grants earlier.
+    const fn before(self, grants: u64, weight: Weight) -> Self {
+        Self(self.0.saturating_sub(cost(weight).saturating_mul(grants)))
+    }
+}
+
+/// Virtual time that a grant costs.
+const fn cost(weight: Weight) -> u64 {
+    (1 << 32) / weight.get()
+}

@@ -1,20 +1,9 @@
 //! What is on the screen, and how keys change it. No I/O, no drawing.
 
-mod key;
-mod press;
-mod rows;
-mod sort;
-
+use justitia_api::{Status, TenantStatus};
+use justitia_share::num::to_u64;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-
-use justitia_api::{Status, TenantStatus};
-
-pub use key::{Command, Key};
-pub use rows::Row;
-pub use sort::Sort;
-
-use rows::Arrangement;
 
 /// Moments of a tenant's history that are kept.
 const HISTORY: usize = 240;
@@ -213,6 +202,250 @@ impl View {
         self.paused = !self.paused;
         if let (false, Some(status)) = (self.paused, self.waiting.take()) {
             self.show(status);
+        }
+    }
+}
+
+/// What the keys mean to do beyond the view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Leave.
+    Quit,
+    /// In a recording: forward or back by so many statuses.
+    Seek(i64),
+    /// In a recording: to its beginning (false) or end (true).
+    SeekTo(bool),
+}
+
+/// A key, as far as the view is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are what their names say")]
+pub enum Key {
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Home,
+    End,
+    Left,
+    Right,
+    Enter,
+    Escape,
+    Backspace,
+    Char(char),
+}
+
+impl View {
+    /// Does what a key says; what is beyond the view is returned.
+    pub fn press(&mut self, key: Key) -> Option<Command> {
+        if self.typing {
+            self.type_filter(key);
+            return None;
+        }
+        match (self.screen, key) {
+            (_, Key::Char('q')) => return Some(Command::Quit),
+            (Screen::Tree, Key::Escape) if self.filter.is_empty() => return Some(Command::Quit),
+            (Screen::Tree, Key::Escape) => {
+                self.filter.clear();
+                self.rearrange();
+            }
+            (_, Key::Escape | Key::Backspace) => self.screen = Screen::Tree,
+            (Screen::Help, _) => self.screen = Screen::Tree,
+            (_, Key::Char('?' | 'h')) => self.screen = Screen::Help,
+            (_, Key::Char(' ' | 'p')) => self.pause(),
+            (_, Key::Left) if self.replay.is_some() => return Some(Command::Seek(-10)),
+            (_, Key::Right) if self.replay.is_some() => return Some(Command::Seek(10)),
+            (_, Key::Char('[')) => return Some(Command::Seek(-60)),
+            (_, Key::Char(']')) => return Some(Command::Seek(60)),
+            (_, Key::Char('<')) => return Some(Command::SeekTo(false)),
+            (_, Key::Char('>')) => return Some(Command::SeekTo(true)),
+            (Screen::Detail, Key::Enter) => self.screen = Screen::Tree,
+            (Screen::Detail, Key::Up) => self.scrolled = self.scrolled.saturating_sub(1),
+            (Screen::Detail, Key::Down) => self.scrolled = self.scrolled.saturating_add(1),
+            (Screen::Tree, key) => self.press_in_tree(key),
+            _ => {}
+        }
+        None
+    }
+
+    fn press_in_tree(&mut self, key: Key) {
+        let last = self.rows.len().saturating_sub(1);
+        match key {
+            Key::Up => self.chosen = self.chosen.saturating_sub(1),
+            Key::Down => self.chosen = (self.chosen + 1).min(last),
+            Key::PageUp => self.chosen = self.chosen.saturating_sub(10),
+            Key::PageDown => self.chosen = (self.chosen + 10).min(last),
+            Key::Home => self.chosen = 0,
+            Key::End => self.chosen = last,
+            Key::Enter if self.chosen().is_some() => {
+                self.screen = Screen::Detail;
+                self.scrolled = 0;
+            }
+            Key::Char('s') => {
+                self.sort = self.sort.next();
+                self.rearrange();
+            }
+            Key::Char('/') => self.typing = true,
+            Key::Char('c') => {
+                if let Some(id) = self.chosen().map(|t| t.id) {
+                    if !self.folded.remove(&id) {
+                        self.folded.insert(id);
+                    }
+                    self.rearrange();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn type_filter(&mut self, key: Key) {
+        match key {
+            Key::Enter => self.typing = false,
+            Key::Escape => {
+                self.typing = false;
+                self.filter.clear();
+            }
+            Key::Backspace => {
+                self.filter.pop();
+            }
+            Key::Char(c) => self.filter.push(c),
+            _ => {}
+        }
+        self.rearrange();
+    }
+}
+
+/// A line of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The tenant's position in the status.
+    pub index: usize,
+    /// How deep in the tree.
+    pub depth: usize,
+    /// Whether it has children that are not shown.
+    pub folded: bool,
+}
+
+/// What of the tree is shown, and how.
+#[derive(Clone, Copy, Debug)]
+struct Arrangement<'a> {
+    sort: Sort,
+    /// A part of the path of every tenant that is shown.
+    filter: &'a str,
+    /// Tenants whose children are not shown, by their ids.
+    folded: &'a HashSet<u64>,
+}
+
+impl Arrangement<'_> {
+    /// The lines: siblings sorted, what is folded or filtered left out.
+    fn rows(&self, status: &Status) -> Vec<Row> {
+        let tenants = &status.tenants;
+        let mut children: Vec<Vec<usize>> = vec![Vec::new(); tenants.len()];
+        let mut top = Vec::new();
+        for (i, tenant) in tenants.iter().enumerate() {
+            match tenant.parent.and_then(|p| children.get_mut(p)) {
+                Some(siblings) => siblings.push(i),
+                None => top.push(i),
+            }
+        }
+        let wanted = self.wanted(tenants);
+        self.order(&mut top, tenants);
+        let mut stack: Vec<(usize, usize)> = top.into_iter().rev().map(|i| (i, 0)).collect();
+        let mut rows = Vec::with_capacity(tenants.len());
+        while let Some((index, depth)) = stack.pop() {
+            if wanted.as_ref().is_some_and(|w| !w[index]) {
+                continue;
+            }
+            let group = &mut children[index];
+            let folded = self.folded.contains(&tenants[index].id) && self.filter.is_empty();
+            rows.push(Row {
+                index,
+                depth,
+                folded: folded && !group.is_empty(),
+            });
+            if !folded {
+                self.order(group, tenants);
+                stack.extend(group.iter().rev().map(|i| (*i, depth + 1)));
+            }
+        }
+        rows
+    }
+
+    /// Sorts siblings.
+    fn order(&self, group: &mut [usize], tenants: &[TenantStatus]) {
+        if self.sort == Sort::Tree {
+            // The kernel lists them in no order. What is outside comes last.
+            group.sort_by_key(|i| (tenants[*i].is_unmanaged(), tenants[*i].path.as_str()));
+        } else {
+            group.sort_by_key(|i| std::cmp::Reverse(self.sort.key(&tenants[*i])));
+        }
+    }
+
+    /// Which tenants the filter lets through, their ancestors included; `None` for all.
+    fn wanted(&self, tenants: &[TenantStatus]) -> Option<Vec<bool>> {
+        if self.filter.is_empty() {
+            return None;
+        }
+        let part = self.filter.to_lowercase();
+        let matches = |t: &TenantStatus| t.path.to_lowercase().contains(&part);
+        let mut wanted: Vec<bool> = tenants.iter().map(matches).collect();
+        for i in (0..wanted.len()).rev() {
+            if let (true, Some(parent)) = (wanted[i], tenants[i].parent) {
+                wanted[parent] = true;
+            }
+        }
+        Some(wanted)
+    }
+}
+
+/// What the siblings of a group are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sort {
+    /// As the agent tells them.
+    #[default]
+    Tree,
+    /// By weight, heaviest first.
+    Weight,
+    /// By file pages held.
+    Usage,
+    /// By usage above the entitlement.
+    Excess,
+    /// By bytes read and written per second.
+    Bandwidth,
+}
+
+impl Sort {
+    /// The next one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        match self {
+            Self::Tree => Self::Usage,
+            Self::Usage => Self::Excess,
+            Self::Excess => Self::Bandwidth,
+            Self::Bandwidth => Self::Weight,
+            Self::Weight => Self::Tree,
+        }
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Tree => "tree",
+            Self::Weight => "weight",
+            Self::Usage => "cache",
+            Self::Excess => "excess",
+            Self::Bandwidth => "bandwidth",
+        }
+    }
+
+    fn key(self, tenant: &TenantStatus) -> u64 {
+        match self {
+            Self::Tree => 0,
+            Self::Weight => tenant.weight,
+            Self::Usage => tenant.usage,
+            Self::Excess => tenant.usage.saturating_sub(tenant.entitlement),
+            Self::Bandwidth => tenant.app.map_or(0, |a| to_u64(a.read_rate + a.write_rate)),
         }
     }
 }

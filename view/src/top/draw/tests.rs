@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::text::shortened;
+use super::shortened;
 use super::*;
 use crate::top::fixture;
 use crate::top::view::Key;
