@@ -2,29 +2,23 @@
 //!
 //! Pure: the agent's status and the current values of the kernel's files go in, text comes out.
 
-mod applications;
 mod cache;
-mod current;
-mod decisions;
-mod find;
 mod knobs;
 mod part;
 mod rules;
+#[cfg(test)]
+mod tests;
 mod undo;
 mod unmanaged;
 
-use std::fmt::Write;
-
-use justitia_api::{KnobOwner, Status, TenantStatus, WeightSource};
-use justitia_share::num::to_f64;
-
-use applications::applications;
+use self::knobs::amount;
+use crate::clock::clock;
 use cache::{entitlement, taking};
-pub use current::{CurrentValues, LeftKnob};
-use decisions::decisions;
-pub use find::{find, nearest};
-use justitia_api::units::percent;
+use justitia_api::units::{percent, rate, seconds};
+use justitia_api::{Action, KnobOwner, Status, TenantStatus, WeightSource};
+use justitia_share::num::to_f64;
 use knobs::{held, others};
+use std::fmt::Write;
 pub use unmanaged::{Unmanaged, bounds, unmanaged};
 
 /// Everything about one tenant.
@@ -124,5 +118,242 @@ fn competing_weight(status: &Status, tenant: &TenantStatus) -> u64 {
     if sum > 0 { sum } else { tenant.weight }
 }
 
-#[cfg(test)]
-mod tests;
+/// What is known of the machine beside the agent's status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CurrentValues {
+    /// What stands in the tenant's cgroup's files now, by the knob's name, where that can be read.
+    pub knobs: Vec<(String, String)>,
+    /// What disks are called, by their numbers (`8:0`, `sda`).
+    pub disks: Vec<(String, String)>,
+    /// What an agent that was killed has left in the tenant's knobs, where no agent runs.
+    pub left: Vec<LeftKnob>,
+    /// The knob journal, or a part of it, could not be read: a value may be a killed agent's that is not in `left`.
+    pub left_unknown: bool,
+}
+
+/// A knob that still holds a killed agent's value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftKnob {
+    /// Its file, with the device for `io.max`.
+    pub knob: String,
+    /// The value before that agent wrote it.
+    pub original: String,
+}
+
+impl CurrentValues {
+    /// A knob's name, with the name of the disk that it is for.
+    fn name(&self, knob: &str) -> String {
+        let disk = knob
+            .split_once(' ')
+            .and_then(|(_, number)| self.disks.iter().find(|(of, _)| of == number));
+        disk.map_or_else(|| knob.to_owned(), |(_, name)| format!("{knob} ({name})"))
+    }
+    /// Drops from `left` what holds its original value already.
+    pub fn drop_restored(&mut self) {
+        let knobs = &self.knobs;
+        let holds = |left: &LeftKnob| (left.knob.clone(), left.original.clone());
+        self.left.retain(|left| !knobs.contains(&holds(left)));
+    }
+
+    /// What a knob that a killed agent has left was before.
+    fn left(&self, knob: &str) -> Option<&str> {
+        let left = self.left.iter().find(|left| left.knob == knob);
+        left.map(|left| left.original.as_str())
+    }
+}
+
+/// Which tenant is meant: by its whole path, by the end of it, or by any part that only one has. The unmanaged tenant is
+/// `unmanaged`, `(unmanaged)` or `-`.
+///
+/// # Errors
+/// The paths that could be meant: none, or several.
+pub fn find(status: &Status, name: &str) -> Result<usize, Vec<String>> {
+    let name = name.trim_start_matches("/sys/fs/cgroup").trim_matches('/');
+    let name = match name {
+        // As tables show it.
+        "unmanaged" | "(unmanaged)" => "-",
+        other => other,
+    };
+    let paths = || status.tenants.iter().map(|t| t.path.as_str()).enumerate();
+    if let Some((i, _)) = paths().find(|(_, path)| *path == name) {
+        return Ok(i);
+    }
+    let matching = |fits: &dyn Fn(&str) -> bool| -> Vec<(usize, &str)> {
+        paths().filter(|(_, path)| fits(path)).collect()
+    };
+    let ends = matching(&|path| path.rsplit('/').next() == Some(name));
+    let parts = matching(&|path| path.contains(name));
+    match (ends.as_slice(), parts.as_slice()) {
+        ([(only, _)], _) | ([], [(only, _)]) => Ok(*only),
+        ([], several) | (several, _) => {
+            Err(several.iter().map(|(_, path)| (*path).to_owned()).collect())
+        }
+    }
+}
+
+/// How many names are offered for one that nobody has.
+const NEAREST: usize = 5;
+
+/// The tenants that are called most like `name`, the likeliest first: for whoever has mistyped it.
+#[must_use]
+pub fn nearest(status: &Status, name: &str) -> Vec<String> {
+    let name = name.trim_start_matches("/sys/fs/cgroup").trim_matches('/');
+    let alike = |path: &str| {
+        let last = path.rsplit('/').next().unwrap_or(path);
+        let [last, whole] = [last, path].map(|of| strsim::jaro_winkler(name, of));
+        last.max(whole)
+    };
+    let paths = status.tenants.iter().map(|t| t.path.as_str());
+    let mut names: Vec<(f64, &str)> = paths
+        .map(|path| if path == "-" { "unmanaged" } else { path })
+        .map(|path| (alike(path), path))
+        .collect();
+    names.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    let names = names.into_iter().take(NEAREST);
+    names.map(|(_, path)| path.to_owned()).collect()
+}
+
+/// What a tenant would have to do to be backlogged.
+fn backlogged_rule(status: &Status, tenant: &TenantStatus) -> String {
+    if !tenant.leaf {
+        return "no tenant below it is".to_owned();
+    }
+    let percent = |part: f64| format!("{:.0} %", 100.0 * part);
+    let active = percent(status.policy.backlogged_active);
+    let stalled = match tenant.app.and_then(|app| app.io_stalled) {
+        Some(_) => format!(
+            "and be stalled {} of the time",
+            percent(status.policy.backlogged_stalled)
+        ),
+        None => "and use the disk (this kernel has no PSI)".to_owned(),
+    };
+    format!(
+        "it would have to move bytes in {active} of the seconds, or be stalled on I/O {active} of the time; {stalled}"
+    )
+}
+
+/// What its applications get.
+fn applications(out: &mut String, status: &Status, tenant: &TenantStatus) {
+    let Some(app) = &tenant.app else {
+        if let Some(why) = &status.app_io_unavailable {
+            let _ = writeln!(out, "\nApplications: not known ({why})");
+        }
+        return;
+    };
+    let hits = app.hit_ratio.map_or_else(
+        || "nothing was read through the page cache".to_owned(),
+        |ratio| format!("{} % of that came from the cache", percent(ratio)),
+    );
+    let stalled = app.io_stalled.map_or_else(String::new, |part| {
+        format!("; stalled on I/O {} % of the time", percent(part))
+    });
+    let backlogged = if tenant.backlogged {
+        ": backlogged".to_owned()
+    } else {
+        format!("; not backlogged: {}", backlogged_rule(status, tenant))
+    };
+    let _ = writeln!(
+        out,
+        "\nApplications (last {:.0} s): written {}/s, read {}/s; {hits}{stalled}{backlogged}",
+        status.window,
+        rate(app.write_rate),
+        rate(app.read_rate),
+    );
+    let limited = |owner, knob: &str| owner == KnobOwner::Agent && knob.starts_with("io.max ");
+    if !tenant.backlogged && tenant.knobs.iter().any(|k| limited(k.owner, &k.knob)) {
+        let _ = writeln!(
+            out,
+            "  its io.max (see Knobs) follows the disk's contention of the last second, not of these {:.0} s",
+            status.window
+        );
+    }
+    if tenant.leaf && tenant.growing && app.read_rate + app.write_rate <= 0.0 {
+        let _ = writeln!(
+            out,
+            "  its cache grows though no call read or wrote in that time, as by mapped files ({:.0} accesses a second \
+             missed the cache)",
+            app.miss_rate
+        );
+    }
+}
+
+fn decisions(out: &mut String, status: &Status, tenant: &TenantStatus, current: &CurrentValues) {
+    let _ = writeln!(out, "\nLast decisions");
+    let mut none = true;
+    for decision in status.decisions.iter().filter(|d| d.path == tenant.path) {
+        none = false;
+        let began = status.time - status.uptime;
+        let since = if decision.at - decision.since >= 1.0 {
+            format!("{} to ", clock(began + decision.since))
+        } else {
+            String::new()
+        };
+        let _ = writeln!(
+            out,
+            "  {since}{} ({} ago): {}",
+            clock(began + decision.at),
+            seconds(status.uptime - decision.at),
+            decision.what_with(&|knob| current.name(knob), &amount)
+        );
+        let _ = writeln!(out, "    {}", decision.reason);
+    }
+    for line in back_and_forth(status, tenant, current) {
+        let _ = writeln!(out, "  {line}");
+    }
+    if none {
+        let _ = writeln!(
+            out,
+            "  none about it since the agent's start, {} ago",
+            seconds(status.uptime)
+        );
+    }
+}
+
+/// Which knobs were set and restored more than once in the last minute.
+fn back_and_forth(status: &Status, tenant: &TenantStatus, current: &CurrentValues) -> Vec<String> {
+    let mut knobs: Vec<(&str, u32, u32)> = Vec::new();
+    let lately = |at: f64| status.uptime - at <= MINUTE;
+    for decision in &status.decisions {
+        if decision.path != tenant.path || !lately(decision.at) {
+            continue;
+        }
+        let (knob, set) = match &decision.action {
+            Action::Set {
+                knob, from: None, ..
+            } => (knob.as_str(), true),
+            Action::Restore { knob } => (knob.as_str(), false),
+            _ => continue,
+        };
+        let at = knobs.iter().position(|(known, ..)| *known == knob);
+        let at = at.unwrap_or_else(|| {
+            knobs.push((knob, 0, 0));
+            knobs.len() - 1
+        });
+        if let Some((_, sets, backs)) = knobs.get_mut(at) {
+            *sets += u32::from(set);
+            *backs += u32::from(!set);
+        }
+    }
+    knobs
+        .into_iter()
+        .filter(|(_, sets, backs)| *backs > 0 && sets + backs > 2)
+        .map(|(knob, sets, backs)| {
+            format!(
+                "{} alternates: in the last minute it was set {} and restored {}, by the decisions that are kept",
+                current.name(knob),
+                times(sets),
+                times(backs)
+            )
+        })
+        .collect()
+}
+
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_owned(),
+        _ => format!("{count} times"),
+    }
+}
+
+/// Seconds.
+const MINUTE: f64 = 60.0;

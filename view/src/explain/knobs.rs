@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use justitia_api::{KnobOwner, KnobStatus, PolicyStatus, ProtectionReason, TenantStatus};
 
-use super::current::CurrentValues;
+use super::CurrentValues;
 use super::{rules, undo};
 use justitia_api::units::bytes;
 
