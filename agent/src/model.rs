@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use justitia_api::{Evidence, ReclaimExemption};
+use justitia_api::{EstimateBasis, ReclaimExemption};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::curve::HALF_LIFE;
 use justitia_share::{HalfLife, Tree, Weight};
@@ -145,11 +145,11 @@ pub struct Tenant {
 pub struct WorkingSet {
     /// Its size, bytes.
     pub bytes: u64,
-    /// For how long it was seen to use no more than that: with [`Evidence::Accesses`], how long its accesses have been
-    /// sampled; with [`Evidence::Lists`], how long it has been idle.
+    /// For how long it was seen to use no more than that: with [`EstimateBasis::Accesses`], how long its accesses have been
+    /// sampled; with [`EstimateBasis::Lists`], how long it has been idle.
     pub observed_for: Duration,
     /// What the estimate is based on.
-    pub evidence: Evidence,
+    pub evidence: EstimateBasis,
 }
 
 /// The tenants and the memory at one moment.

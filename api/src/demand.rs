@@ -16,7 +16,7 @@ pub enum DemandModel {
 /// How a tenant's use of its cache is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Evidence {
+pub enum EstimateBasis {
     /// From its accesses: their miss-ratio curve ([`MissRatioCurve::working_set`](justitia_share::curve::MissRatioCurve::working_set)).
     Accesses,
     /// From the kernel's lists: what was used twice while it lay there is on the active one. The multi-gen LRU does not say.

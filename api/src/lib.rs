@@ -34,7 +34,7 @@ pub use action::Action;
 pub use app::AppStatus;
 pub use curve::CurveStatus;
 pub use decision::Decision;
-pub use demand::{DemandModel, Evidence};
+pub use demand::{DemandModel, EstimateBasis};
 pub use knob::{ExternalKnob, GivenUpKnob, KnobOwner, KnobStatus};
 pub use machine::{AgentUsage, MemoryStatus, ProbeDrops};
 pub use policy::{IoPolicyStatus, PolicyStatus};

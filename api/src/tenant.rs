@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AppStatus, CurveStatus, Evidence, KnobStatus, Reason};
+use crate::{AppStatus, CurveStatus, EstimateBasis, KnobStatus, Reason};
 
 /// Seconds without use of CPU or cache after which a tenant rests: the working sets of others that use theirs come before
 /// its own. The window in which tenants count as backlogged is as long.
@@ -82,9 +82,9 @@ pub struct TenantStatus {
     pub demand: Option<u64>,
     /// How its use is known.
     #[serde(default)]
-    pub evidence: Evidence,
-    /// Seconds for which it was seen to use no more than its working set: with [`Evidence::Accesses`], since when its
-    /// accesses have been sampled; with [`Evidence::Lists`], since when it has been idle.
+    pub evidence: EstimateBasis,
+    /// Seconds for which it was seen to use no more than its working set: with [`EstimateBasis::Accesses`], since when its
+    /// accesses have been sampled; with [`EstimateBasis::Lists`], since when it has been idle.
     #[serde(default)]
     pub observed_for: f64,
     /// Its miss-ratio curve; `None` where its accesses are not seen, or there were none lately.

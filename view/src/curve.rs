@@ -54,10 +54,10 @@ fn absent(tenant: &TenantStatus) -> String {
         return format!("{path} has cgroups below it: each of them has a curve of its own");
     }
     match tenant.evidence {
-        justitia_api::Evidence::Accesses => {
+        justitia_api::EstimateBasis::Accesses => {
             format!("{path} has not accessed its page cache lately: there is nothing to tell")
         }
-        justitia_api::Evidence::Lists => format!(
+        justitia_api::EstimateBasis::Lists => format!(
             "the accesses of {path} are not sampled: it holds less than 1 MiB of page cache, or others hold more than it \
              and all curves are taken, or the probes cannot (`justitia status` says so)"
         ),
@@ -113,7 +113,7 @@ mod tests {
             entitlement: 350 * MIB,
             working_set: 400 * MIB,
             observed_for: 100.0,
-            evidence: justitia_api::Evidence::Accesses,
+            evidence: justitia_api::EstimateBasis::Accesses,
             curve: Some(CurveStatus {
                 accesses: 200.0,
                 points: vec![(0, 1.0), (200 * MIB, 0.5), (400 * MIB, 0.0)],
@@ -169,7 +169,7 @@ mod tests {
                 .unwrap_err()
                 .contains("not accessed its page cache lately")
         );
-        none.evidence = justitia_api::Evidence::Lists;
+        none.evidence = justitia_api::EstimateBasis::Lists;
         assert!(curve_report(&none).unwrap_err().contains("are not sampled"));
         none.leaf = false;
         assert!(

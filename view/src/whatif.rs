@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use justitia_api::{Evidence, Status, TenantStatus};
+use justitia_api::{EstimateBasis, Status, TenantStatus};
 use justitia_share::{Demand, Tree, Weight, entitlements};
 use serde::Serialize;
 
@@ -159,7 +159,8 @@ pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast
             "- : its accesses are not seen, or it has had none lately."
         );
     }
-    if tenant.evidence == Evidence::Accesses && tenant.observed_for < status.policy.min_observation
+    if tenant.evidence == EstimateBasis::Accesses
+        && tenant.observed_for < status.policy.min_observation
     {
         let _ = writeln!(
             out,
@@ -201,7 +202,7 @@ mod tests {
             weight,
             working_set: size * MIB,
             usage: 200 * MIB,
-            evidence: Evidence::Accesses,
+            evidence: EstimateBasis::Accesses,
             observed_for: 300.0,
             curve: Some(CurveStatus {
                 accesses: 100.0,

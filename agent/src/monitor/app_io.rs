@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::capabilities::State;
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::probes::{CURVE_BYTES, Counters, IoProbes, Limits, Sample, SharedInode};
+use justitia_kernel::probes::{CURVE_BYTES, Counters, IoProbes, Limits, ProbeSample, SharedInode};
 use justitia_kernel::psi::PsiResource;
 
 use super::cpu_budget::thread_cpu;
@@ -41,7 +41,7 @@ pub struct AppIoMonitor {
     psi_rounds: u64,
     limits: Limits,
     /// The last sample, without its cgroups.
-    sample: Sample,
+    sample: ProbeSample,
     errors: u64,
 }
 
@@ -137,7 +137,7 @@ impl AppIoMonitor {
             due: None,
             psi_due: None,
             psi_rounds: 0,
-            sample: Sample::default(),
+            sample: ProbeSample::default(),
             errors: 0,
         }
     }
@@ -217,7 +217,7 @@ impl AppIoMonitor {
     fn record(
         &mut self,
         probes: &mut IoProbes,
-        mut sample: Sample,
+        mut sample: ProbeSample,
         cgroups: &CgroupTree,
         now: Instant,
     ) {
@@ -362,12 +362,12 @@ pub struct ProbeDrop {
 
 /// All kinds, also those of which nothing was dropped. `uses` is
 /// [`IoProbes::dropped_uses`](justitia_kernel::probes::IoProbes::dropped_uses).
-pub(super) fn drops(limits: &Limits, sample: &Sample, uses: u64) -> Vec<ProbeDrop> {
+pub(super) fn drops(limits: &Limits, sample: &ProbeSample, uses: u64) -> Vec<ProbeDrop> {
     let full = format!(
         "the map has {} entries, one a cgroup (probes.max_cgroups)",
         limits.max_cgroups
     );
-    let Sample {
+    let ProbeSample {
         dropped_events,
         map_full,
         map_busy,
@@ -449,16 +449,16 @@ mod tests {
             max_shared_files: 64,
             ..Limits::default()
         };
-        let none = Sample::default();
-        let dropped = Sample {
+        let none = ProbeSample::default();
+        let dropped = ProbeSample {
             dropped_events: 7,
             ..none.clone()
         };
-        let full = Sample {
+        let full = ProbeSample {
             map_full: 7,
             ..none.clone()
         };
-        let busy = Sample {
+        let busy = ProbeSample {
             map_busy: 7,
             ..none.clone()
         };

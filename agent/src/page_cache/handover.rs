@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use justitia_api::Evidence;
+use justitia_api::EstimateBasis;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_regular_file as regular_file;
 use rustix::fs::OFlags;
@@ -96,7 +96,7 @@ impl Handover {
         Some(WorkingSet {
             bytes: observed.map_or(bytes, |set| set.bytes.max(bytes)),
             observed_for: MIN_OBSERVATION,
-            evidence: Evidence::Accesses,
+            evidence: EstimateBasis::Accesses,
         })
     }
 }
@@ -111,7 +111,7 @@ pub(crate) fn leave(
     sets: impl Iterator<Item = (CgroupId, WorkingSet)>,
 ) -> std::io::Result<()> {
     let known = sets.filter(|(_, set)| {
-        set.evidence == Evidence::Accesses && set.observed_for >= MIN_OBSERVATION
+        set.evidence == EstimateBasis::Accesses && set.observed_for >= MIN_OBSERVATION
     });
     let contents = Contents {
         boot: boot.to_owned(),
@@ -143,7 +143,7 @@ mod tests {
 
     const BOOT: &str = "6d1c";
 
-    fn set(bytes: u64, seconds: u64, evidence: Evidence) -> WorkingSet {
+    fn set(bytes: u64, seconds: u64, evidence: EstimateBasis) -> WorkingSet {
         WorkingSet {
             bytes,
             observed_for: Duration::from_secs(seconds),
@@ -155,9 +155,9 @@ mod tests {
     fn what_was_known_counts_until_it_is_known_anew() {
         let dir = tempfile::tempdir().unwrap();
         let sets = [
-            (CgroupId(1), set(100, 300, Evidence::Accesses)),
-            (CgroupId(2), set(200, 30, Evidence::Accesses)),
-            (CgroupId(3), set(300, 300, Evidence::Lists)),
+            (CgroupId(1), set(100, 300, EstimateBasis::Accesses)),
+            (CgroupId(2), set(200, 30, EstimateBasis::Accesses)),
+            (CgroupId(3), set(300, 300, EstimateBasis::Lists)),
         ];
         leave(dir.path(), BOOT, sets.into_iter()).unwrap();
         let now = Instant::now();
@@ -168,7 +168,7 @@ mod tests {
             known.map(|set| (set.bytes, set.observed_for.as_secs()))
         };
         let long = MIN_OBSERVATION.as_secs();
-        let observed = |bytes, seconds| Some(set(bytes, seconds, Evidence::Accesses));
+        let observed = |bytes, seconds| Some(set(bytes, seconds, EstimateBasis::Accesses));
         for (id, seen, after, expected) in [
             (1, None, 0, Some((100, long))),
             (1, observed(40, 10), 10, Some((100, long))),

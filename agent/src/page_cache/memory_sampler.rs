@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use justitia_api::Evidence;
+use justitia_api::EstimateBasis;
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::memory::{Limit, MemoryStat};
 use justitia_kernel::{Error, PAGE_SIZE, Result};
@@ -285,7 +285,7 @@ impl MemorySampler {
         WorkingSet {
             bytes: if known { self.active } else { 0 },
             observed_for: idle_for,
-            evidence: Evidence::Lists,
+            evidence: EstimateBasis::Lists,
         }
     }
 
@@ -298,8 +298,8 @@ impl MemorySampler {
             return 0;
         };
         let observed_for = match working_set.evidence {
-            Evidence::Accesses => working_set.observed_for,
-            Evidence::Lists => now.saturating_duration_since(first.at),
+            EstimateBasis::Accesses => working_set.observed_for,
+            EstimateBasis::Lists => now.saturating_duration_since(first.at),
         };
         if observed_for >= MIN_OBSERVATION {
             return 0;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use justitia_api::{CurveStatus, Evidence};
+use justitia_api::{CurveStatus, EstimateBasis};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::IoProbes;
 use justitia_share::curve::{
@@ -157,7 +157,7 @@ impl Reuse {
         WorkingSet {
             bytes: to_u64(self.working_set * block(&self.before)),
             observed_for: self.at.saturating_duration_since(self.since),
-            evidence: Evidence::Accesses,
+            evidence: EstimateBasis::Accesses,
         }
     }
 }

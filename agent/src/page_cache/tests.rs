@@ -9,7 +9,7 @@ mod working_sets;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use justitia_api::{DemandModel, Evidence, ReclaimExemption};
+use justitia_api::{DemandModel, EstimateBasis, ReclaimExemption};
 use justitia_kernel::cgroup::CgroupId;
 use proptest::prelude::*;
 
@@ -160,7 +160,7 @@ fn seen(working_set: u64, tenant: Tenant) -> Tenant {
     let working_set = WorkingSet {
         bytes: working_set * MIB,
         observed_for: Duration::from_secs(180),
-        evidence: Evidence::Accesses,
+        evidence: EstimateBasis::Accesses,
     };
     Tenant {
         working_set,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use justitia_api::{
-    AgentUsage, AppStatus, DemandModel, Evidence, ExternalKnob, GivenUpKnob, IoPolicyStatus,
+    AgentUsage, AppStatus, DemandModel, EstimateBasis, ExternalKnob, GivenUpKnob, IoPolicyStatus,
     KnobOwner, KnobStatus, MemoryStatus, PV_INFINITE, PolicyStatus, ProbeDrops, Reason,
     STATUS_VERSION, Status, TenantStatus,
 };
@@ -398,7 +398,7 @@ pub(super) fn add_up(tenants: &mut Tree<TenantStatus>) {
 pub(super) fn is_unknown(tenant: &Tenant, demand: DemandModel, multi_gen: bool) -> bool {
     let lists_tell = !multi_gen && tenant.key != Key::Unmanaged;
     let unused = !tenant.populated || tenant.working_set.observed_for >= MIN_OBSERVATION;
-    let told = tenant.working_set.evidence == Evidence::Accesses || lists_tell || unused;
+    let told = tenant.working_set.evidence == EstimateBasis::Accesses || lists_tell || unused;
     demand == DemandModel::Usage || !told
 }
 
@@ -477,7 +477,7 @@ mod tests {
         assert_eq!((app.read_rate, app.hit_ratio), (450.0, Some(0.75)));
     }
 
-    fn tenant(evidence: Evidence, seconds: u64) -> Tenant {
+    fn tenant(evidence: EstimateBasis, seconds: u64) -> Tenant {
         Tenant {
             working_set: WorkingSet {
                 bytes: 0,
@@ -490,7 +490,7 @@ mod tests {
 
     #[test]
     fn a_working_set_that_nothing_shows_is_unknown() {
-        let (lists, sampled) = (Evidence::Lists, Evidence::Accesses);
+        let (lists, sampled) = (EstimateBasis::Lists, EstimateBasis::Accesses);
         for (evidence, seconds, demand, multi_gen, unknown) in [
             (sampled, 0, DemandModel::Use, true, false),
             (sampled, 0, DemandModel::Usage, true, true),

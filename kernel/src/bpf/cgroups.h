@@ -30,7 +30,7 @@ struct traffic {
  * Four cache lines. `vfs_read` and `vfs_write` are written by one program each. The kernel never lets
  * a program interrupt itself, so plain additions are exact. Several programs add to everything else,
  * some of them in interrupts, so those additions are atomic.
- * The reader (kernel/src/probes/counter_map.rs) relies on the order of these fields.
+ * The reader (kernel/src/probes/counters.rs) relies on the order of these fields.
  */
 struct counters {
 	/* The address of the cgroup; 0 when it is not known. */
@@ -111,7 +111,7 @@ struct {
 /*
  * Events that nothing counted (DROP_EVENT), and how often slot 0 was used although the cgroup is not
  * being removed: no slot was free, or the kernel's map was busy. COUNTED_BY_FALLBACK is no drop: the
- * kernel skipped a program, and its fallback counted. The reader (kernel/src/probes/counter_map.rs)
+ * kernel skipped a program, and its fallback counted. The reader (kernel/src/probes/counters.rs)
  * relies on the order.
  */
 enum drop { DROP_EVENT, DROP_MAP_FULL, DROP_MAP_BUSY, COUNTED_BY_FALLBACK, DROPS };

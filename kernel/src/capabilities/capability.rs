@@ -1,6 +1,11 @@
-//! What a capability is: an id, whether the machine has it, and why.
+//! A capability: an id, whether the machine has it, and why.
 
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
 
 /// Something that a kernel, its configuration or a mount may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -10,7 +15,7 @@ pub enum CapabilityId {
     RootPrivileges,
     /// The kernel's release could be read; the reason has it.
     KernelRelease,
-    /// Pages of memory have the size that is counted with ([`PAGE_SIZE`](crate::PAGE_SIZE)).
+    /// Pages of memory have the size that is counted with ([`PAGE_SIZE`](justitia_share::PAGE_SIZE)).
     PageSize,
     /// cgroup v2 is mounted.
     Cgroup2,
@@ -60,7 +65,7 @@ pub enum CapabilityId {
 }
 
 impl CapabilityId {
-    /// Every capability, in the order of [`Capabilities::all`](super::Capabilities::all).
+    /// Every capability, in the order of [`Capabilities::all`](crate::capabilities::detect::Capabilities::all).
     pub const ALL: [Self; 25] = [
         Self::RootPrivileges,
         Self::KernelRelease,
@@ -145,4 +150,71 @@ pub struct Capability {
     pub state: State,
     /// How that is known, and where it matters, what to do about it. One line.
     pub reason: String,
+}
+
+// The result of a detector.
+
+/// The state of a capability, and the reason.
+pub(super) type Finding = (State, String);
+
+pub(super) fn yes(reason: impl Into<String>) -> Finding {
+    (State::Yes, reason.into())
+}
+
+pub(super) fn no(reason: impl Into<String>) -> Finding {
+    (State::No, reason.into())
+}
+
+pub(super) fn not_applicable(reason: impl Into<String>) -> Finding {
+    (State::NotApplicable, reason.into())
+}
+
+pub(super) fn unknown(error: &Error) -> Finding {
+    (State::Unknown, error.to_string())
+}
+
+/// Whether `path` can be read; `hint` says why it may be absent.
+pub(super) fn readable(path: &Path, hint: &str) -> Finding {
+    match rustix::fs::access(path, rustix::fs::Access::READ_OK) {
+        Ok(()) => yes(format!("{path:?} can be read")),
+        Err(Errno::NOENT) => no(format!("{path:?} does not exist: {hint}")),
+        Err(errno @ (Errno::ACCESS | Errno::PERM)) => no(format!("{path:?}: {errno}: {hint}")),
+        Err(errno) => (State::Unknown, format!("{path:?}: {errno}")),
+    }
+}
+
+/// How many names a reason lists.
+const MAX_NAMES: usize = 8;
+
+/// `Yes` with the names, or `No` with the reason `none` if there are none.
+pub(super) fn any_of(names: &[String], none: &str) -> Finding {
+    if names.is_empty() {
+        return no(none);
+    }
+    let shown = names.get(..MAX_NAMES).unwrap_or(names).join(", ");
+    match names.len().saturating_sub(MAX_NAMES) {
+        0 => yes(shown),
+        more => yes(format!("{shown} and {more} more")),
+    }
+}
+
+/// Where to look.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// The procfs.
+    pub proc: PathBuf,
+    /// The sysfs.
+    pub sys: PathBuf,
+    /// Whether the mount must really be of cgroup v2; `false` for fixtures.
+    pub verify_cgroup2: bool,
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Self {
+            proc: "/proc".into(),
+            sys: "/sys".into(),
+            verify_cgroup2: true,
+        }
+    }
 }

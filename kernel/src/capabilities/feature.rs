@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::CapabilityId as Id;
-use super::{Capabilities, Capability, CapabilityId, State};
+use super::capability::CapabilityId as Id;
+use super::capability::{Capability, CapabilityId, State};
+use super::detect::Capabilities;
 
 /// Something the product does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

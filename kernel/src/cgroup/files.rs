@@ -1,14 +1,16 @@
-//! The typed readers of a cgroup's files. Their errors: [`Gone`](crate::Error::Gone) when the cgroup was removed;
-//! one with [`is_missing`](crate::Error::is_missing) where the file does not exist, as without its controller;
-//! [`Parse`](crate::Error::Parse), which quotes what was not understood; [`Io`](crate::Error::Io) for what else the
+//! The typed readers of a cgroup's files. Their errors: [`Gone`](crate::error::Error::Gone) when the cgroup was removed;
+//! one with [`is_missing`](crate::error::Error::is_missing) where the file does not exist, as without its controller;
+//! [`Parse`](crate::error::Error::Parse), which quotes what was not understood; [`Io`](crate::error::Error::Io) for what else the
 //! kernel answers.
 
-use super::core_files::keyed_number;
-use super::{Cgroup, CgroupEvents, Controllers};
-use crate::error::Result;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::dir::Cgroup;
+use crate::error::{Operation, Result};
 use crate::io::{DevId, IoStat, IoWeight};
 use crate::memory::{Limit, MemoryEvents, MemoryStat};
-use crate::parse::only_number;
+use crate::parse::{self, ParseError, Parsed, only_number};
 use crate::psi::{Psi, PsiResource};
 
 impl Cgroup {
@@ -189,5 +191,215 @@ pub(super) fn optional<T>(result: Result<T>) -> Result<Option<T>> {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.is_missing() => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+// The files of the cgroup core (Documentation/admin-guide/cgroup-v2.rst, "Core Interface Files").
+
+/// `cgroup.events`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CgroupEvents {
+    /// The cgroup or a descendant holds a process.
+    pub populated: bool,
+    /// The cgroup is frozen. `false` where the kernel does not print it.
+    pub frozen: bool,
+}
+
+impl CgroupEvents {
+    /// Reads `populated 1` and `frozen 0`.
+    ///
+    /// # Errors
+    /// When `populated` is missing or a value is neither 0 nor 1.
+    pub fn parse(text: &[u8]) -> Parsed<Self> {
+        let mut populated = None;
+        let mut frozen = false;
+        for (number, line) in parse::lines(text) {
+            let value = |word: &[u8]| match word {
+                b"0" => Ok(false),
+                b"1" => Ok(true),
+                _ => Err(ParseError::new(number, "0 or 1", line)),
+            };
+            match parse::cut(line, b' ') {
+                Some((b"populated", word)) => populated = Some(value(word)?),
+                Some((b"frozen", word)) => frozen = value(word)?,
+                _ => {}
+            }
+        }
+        Ok(Self {
+            populated: populated
+                .ok_or_else(|| ParseError::new(1, "a line `populated 0` or `1`", text))?,
+            frozen,
+        })
+    }
+}
+
+/// The controllers that `cgroup.controllers` or `cgroup.subtree_control` lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Controllers(Vec<String>);
+
+impl Controllers {
+    /// Reads names separated by blanks; an empty file is an empty list.
+    ///
+    /// # Errors
+    /// When a name holds anything but lower-case letters, digits and `_`.
+    pub fn parse(text: &[u8]) -> Parsed<Self> {
+        let mut names = Vec::new();
+        for (number, line) in parse::lines(text) {
+            for word in parse::words(line) {
+                let plain =
+                    |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'_';
+                if !word.iter().all(plain) {
+                    return Err(ParseError::new(number, "names of controllers", word));
+                }
+                names.push(String::from_utf8_lossy(word).into_owned());
+            }
+        }
+        Ok(Self(names))
+    }
+
+    /// Whether `controller` is listed.
+    #[must_use]
+    pub fn has(&self, controller: &str) -> bool {
+        self.0.iter().any(|name| name == controller)
+    }
+
+    /// Their names, in the file's order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+}
+
+/// The value of one key of a flat-keyed file.
+pub(super) fn keyed_number(text: &[u8], key: &[u8], expected: &'static str) -> Parsed<u64> {
+    parse::lines(text)
+        .find_map(|(number, line)| {
+            let (found, value) = parse::cut(line, b' ')?;
+            (found == key).then(|| {
+                parse::number(value).ok_or_else(|| ParseError::new(number, expected, line))
+            })
+        })
+        .unwrap_or_else(|| Err(ParseError::new(1, expected, text)))
+}
+
+// The processes of a cgroup: `cgroup.procs`.
+
+const PROCS: &str = "cgroup.procs";
+
+/// Room for several process ids.
+const READ_LEN: usize = 64;
+
+impl Cgroup {
+    /// Moves the process `pid` into the cgroup: what the kernel allocates for it from now on is charged here. Only for
+    /// processes that the caller has started.
+    ///
+    /// # Errors
+    /// As every operation on a cgroup; `EBUSY` when the cgroup has controllers enabled for its children, so that it may
+    /// hold no processes.
+    pub fn attach_process(&self, pid: u32) -> Result<()> {
+        self.write(PROCS, &pid.to_string())
+    }
+
+    /// Whether any other process than `pid` is in this very cgroup, descendants aside.
+    ///
+    /// # Errors
+    /// As every operation on a cgroup.
+    pub fn has_other_processes(&self, pid: u32) -> Result<bool> {
+        // A number that is cut off is not the only one.
+        let text = self.first_bytes()?;
+        let pid = pid.to_string();
+        let mut lines = text.split(|byte| *byte == b'\n');
+        Ok(lines.any(|line| !line.is_empty() && line != pid.as_bytes()))
+    }
+
+    /// Up to `most` of the processes in this very cgroup, as `/proc` names them; none where they cannot be read.
+    pub(super) fn some_processes(&self, most: usize) -> Vec<String> {
+        let text = self.first_bytes().unwrap_or_default();
+        // What is cut off at the end is no number.
+        let whole = text.split_inclusive(|byte| *byte == b'\n');
+        whole
+            .filter_map(|line| line.strip_suffix(b"\n"))
+            .filter_map(|line| String::from_utf8(line.to_owned()).ok())
+            .filter(|pid| pid != "0")
+            .take(most)
+            .collect()
+    }
+
+    /// The beginning of `cgroup.procs`, from one read.
+    fn first_bytes(&self) -> Result<Vec<u8>> {
+        let fd = self.open(PROCS, OFlags::RDONLY)?;
+        let mut text = [0; READ_LEN];
+        let read = rustix::io::read(&fd, &mut text)
+            .map_err(|errno| self.failed(Operation::Read, Some(PROCS), errno))?;
+        Ok(text.get(..read).unwrap_or_default().to_vec())
+    }
+}
+
+// Proactive reclaim: `memory.reclaim`, since 5.19; its `swappiness=`, since 6.9.
+
+/// How a request to reclaim ended. None of these tells how much was reclaimed: some kernels
+/// report success and reclaim nothing. Compare [`memory_stat`](Cgroup::memory_stat) before and
+/// after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReclaimOutcome {
+    /// The kernel reports that all of it was reclaimed.
+    Complete,
+    /// The kernel gave up before (`EAGAIN`): what is left is in use, dirty, or protected below.
+    Partial,
+    /// A signal interrupted it (`EINTR`).
+    Interrupted,
+}
+
+impl Cgroup {
+    /// Asks the kernel to reclaim `bytes` from the cgroup and its descendants, synchronously: it
+    /// may take long, and delays the cgroup's `rmdir`. Keep it small (32 MiB at most), and out of
+    /// control loops.
+    ///
+    /// `swappiness` is 0 (file pages only) to 200 (anonymous only); `None` leaves the kernel's
+    /// own. The cgroup's own `memory.low` has no effect here, only its descendants' has.
+    ///
+    /// # Errors
+    /// As every operation on a cgroup; `EINVAL` when the kernel does not know `swappiness=`.
+    pub fn reclaim(&self, bytes: u64, swappiness: Option<u8>) -> Result<ReclaimOutcome> {
+        let request = match swappiness {
+            Some(swappiness) => format!("{bytes} swappiness={swappiness}"),
+            None => bytes.to_string(),
+        };
+        match self.write("memory.reclaim", &request) {
+            Ok(()) => Ok(ReclaimOutcome::Complete),
+            Err(error) if error.errno() == Some(Errno::AGAIN) => Ok(ReclaimOutcome::Partial),
+            Err(error) if error.errno() == Some(Errno::INTR) => Ok(ReclaimOutcome::Interrupted),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events() {
+        let events = CgroupEvents::parse(b"populated 1\nfrozen 0\n").unwrap();
+        assert!(events.populated && !events.frozen);
+        assert!(CgroupEvents::parse(b"frozen 1\n").is_err());
+        assert!(CgroupEvents::parse(b"populated 2\n").is_err());
+        assert!(CgroupEvents::parse(b"populated\n").is_err());
+    }
+
+    #[test]
+    fn controllers() {
+        let all = Controllers::parse(b"cpuset cpu io memory hugetlb pids\n").unwrap();
+        assert!(all.has("memory") && all.has("io") && !all.has("mem"));
+        assert_eq!(all.iter().count(), 6);
+        assert_eq!(Controllers::parse(b"\n"), Ok(Controllers::default()));
+        assert!(Controllers::parse(b"memory \xff\n").is_err());
+    }
+
+    #[test]
+    fn one_key_of_many() {
+        let text = b"usage_usec 12\nuser_usec 7\n";
+        assert_eq!(keyed_number(text, b"user_usec", "x"), Ok(7));
+        assert!(keyed_number(text, b"usage", "x").is_err());
+        assert!(keyed_number(b"usage_usec -1\n", b"usage_usec", "x").is_err());
     }
 }

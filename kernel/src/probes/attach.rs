@@ -1,23 +1,24 @@
 //! The probes: attaching them, and reading what they count.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::hash::BuildHasher as _;
+use std::hash::Hasher as _;
+use std::hash::RandomState;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::Btf;
 use rustix::time::ClockId;
 
-use super::counter_map::{
-    COUNTED_BY_FALLBACK, CPU_CACHE_WORDS, CPU_CACHES, DROP_EVENT, DROP_MAP_BUSY, DROP_MAP_FULL,
-    DROPS, FILE_OPS_WORD,
+use super::counters::{
+    COUNTED_BY_FALLBACK, CPU_CACHE_WORDS, CPU_CACHES, Counters, DROP_EVENT, DROP_MAP_BUSY,
+    DROP_MAP_FULL, DROPS, FILE_OPS_WORD, ProbeSample,
 };
 use super::curves::{Curves, ReuseHistogram, size};
+use super::limits::{Limits, ProbeError};
 use super::mapped::MappedArray;
-use super::object::ProbeObject;
-use super::shared_inodes::SharedInodeProbe;
-use super::slot_table::SlotTable;
-use super::spec::{ObjectSpec, kernel_types};
-use super::status::DENIED;
-use super::{Counters, Limits, Probe, ProbeError, ProbeStatus, Sample, SharedInode, programs};
+use super::object::{ObjectSpec, ProbeObject, kernel_types};
+use super::probe::{self, DENIED, Probe, ProbeStatus};
+use super::shared_inodes::{SharedInode, SharedInodeProbe};
+use super::slots::SlotTable;
 use crate::capabilities::State;
 use crate::cgroup::CgroupId;
 
@@ -102,9 +103,9 @@ impl IoProbes {
     ///
     /// # Errors
     /// When the kernel refuses an operation on a map.
-    pub fn sample(&mut self) -> Result<Sample, ProbeError> {
+    pub fn sample(&mut self) -> Result<ProbeSample, ProbeError> {
         let now = rustix::time::clock_gettime(ClockId::Monotonic);
-        let mut sample = Sample {
+        let mut sample = ProbeSample {
             at: Duration::new(
                 now.tv_sec.try_into().unwrap_or_default(),
                 now.tv_nsec.try_into().unwrap_or_default(),
@@ -113,7 +114,7 @@ impl IoProbes {
             dropped_events: self.drops.get(DROP_EVENT) + self.skipped(),
             map_full: self.drops.get(DROP_MAP_FULL),
             map_busy: self.drops.get(DROP_MAP_BUSY),
-            ..Sample::default()
+            ..ProbeSample::default()
         };
         self.slots.sample(&self.accounting, &mut sample)?;
         // A file system's module may be unloaded and another one loaded in its place.
@@ -248,7 +249,7 @@ fn load(
         ProbeObject::load(
             &ObjectSpec {
                 object: include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o")),
-                programs: programs::ACCOUNT,
+                programs: probe::ACCOUNT,
                 map_sizes: &[
                     ("cgroup_counters", counters),
                     ("slots", slots),

@@ -1,8 +1,13 @@
-//! What is counted for a cgroup.
+//! The counters of a cgroup, of all cgroups at one moment, and their layout in the kernel's maps.
 
+use std::collections::HashMap;
 use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::cgroup::CgroupId;
 
 /// Calls that moved data, and the bytes they moved. A call that failed or moved nothing is not
 /// counted.
@@ -62,7 +67,7 @@ pub struct Counters {
     /// Nanoseconds for which the dirty throttle (`balance_dirty_pages`) held writers.
     pub dirty_throttle_ns: u64,
     /// Blocks of 64 KiB accessed through the page cache while accesses are sampled
-    /// ([`IoProbes::sample_reuse`](super::IoProbes::sample_reuse)). Consecutive accesses to one block count once.
+    /// ([`IoProbes::sample_reuse`](crate::probes::attach::IoProbes::sample_reuse)). Consecutive accesses to one block count once.
     #[serde(default)]
     pub block_accesses: u64,
 }
@@ -124,6 +129,99 @@ impl AddAssign for Counters {
     }
 }
 
+/// Everything counted up to one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProbeSample {
+    /// When, on the monotonic clock.
+    pub at: Duration,
+    /// Every cgroup that did I/O and exists.
+    pub cgroups: HashMap<CgroupId, Counters>,
+    /// The last counts of cgroups that were removed since the sample before. They are reported once, and never in
+    /// `cgroups` again.
+    pub removed: Vec<(CgroupId, Counters)>,
+    /// What was counted for cgroups without counters of their own: no slot was free ([`map_full`](Self::map_full),
+    /// [`map_busy`](Self::map_busy)), or the cgroup was being removed.
+    pub overflow: Counters,
+    /// How often a cgroup found no free slot, because [`Limits::max_cgroups`](crate::probes::limits::Limits::max_cgroups) others had one.
+    /// A slot is freed by the second sample after its cgroup's removal, so with fewer samples this happens more often.
+    pub map_full: u64,
+    /// How often a cgroup got no slot because the kernel's map was busy.
+    pub map_busy: u64,
+    /// Events that no probe could count: the kernel skipped a probe that was interrupted by itself, refused it memory, or
+    /// there were more requests than [`Limits::max_inflight`](crate::probes::limits::Limits::max_inflight). While it is zero, every byte is
+    /// in this sample.
+    pub dropped_events: u64,
+}
+
+// The layout of the maps in which the programs count: `struct counters`, `struct slot`, `struct cpu_cache` and
+// `enum drop` in `bpf/cgroups.h`.
+
+/// Words of a `struct counters`.
+pub(super) const COUNTERS_WORDS: usize = 32;
+/// Words of a `struct slot`.
+pub(super) const SLOT_WORDS: usize = 2;
+/// Words of a `struct cpu_cache`.
+pub(super) const CPU_CACHE_WORDS: usize = 8;
+/// Which of these words holds the file operations.
+pub(super) const FILE_OPS_WORD: usize = 1;
+/// How many CPUs have a `struct cpu_cache`.
+pub(super) const CPU_CACHES: usize = 1024;
+
+/// Words of the map `drops`, in the order of `enum drop`.
+pub(super) const DROPS: usize = 4;
+pub(super) const DROP_EVENT: usize = 0;
+pub(super) const DROP_MAP_FULL: usize = 1;
+pub(super) const DROP_MAP_BUSY: usize = 2;
+pub(super) const COUNTED_BY_FALLBACK: usize = 3;
+
+/// Decodes a `struct counters`.
+pub(super) fn decode(words: &[AtomicU64]) -> Counters {
+    let mut words = words.iter().map(|word| word.load(Ordering::Relaxed));
+    let mut next = || words.next().unwrap_or_default();
+    let (_cgroup_ptr, _curve_ref) = (next(), next());
+    let vfs_read = traffic(&mut next);
+    let (vfs_read_accesses, _last_read_block) = (next(), next());
+    let vfs_write = traffic(&mut next);
+    let (vfs_write_accesses, _last_written_block) = (next(), next());
+    let (accesses, _unused) = (next(), next());
+    Counters {
+        read: sum(vfs_read, traffic(&mut next)),
+        written: sum(vfs_write, traffic(&mut next)),
+        faults: next(),
+        major_faults: next(),
+        cache_miss_bytes: next(),
+        demand_misses: next(),
+        throttled_ns: next(),
+        throttled_bios: next(),
+        dirty_throttle_ns: next(),
+        block_accesses: vfs_read_accesses
+            .wrapping_add(vfs_write_accesses)
+            .wrapping_add(accesses),
+    }
+}
+
+fn traffic(next: &mut impl FnMut() -> u64) -> Traffic {
+    let mut io = || Io {
+        bytes: next(),
+        operations: next(),
+    };
+    Traffic {
+        buffered: io(),
+        direct: io(),
+    }
+}
+
+fn sum(a: Traffic, b: Traffic) -> Traffic {
+    let io = |a: Io, b: Io| Io {
+        bytes: a.bytes.wrapping_add(b.bytes),
+        operations: a.operations.wrapping_add(b.operations),
+    };
+    Traffic {
+        buffered: io(a.buffered, b.buffered),
+        direct: io(a.direct, b.direct),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,5 +261,26 @@ mod tests {
         assert_eq!(ones.since(&twos), Counters::default());
         assert_eq!(ones.read.total().bytes, 2);
         assert_eq!(ones.written.total().operations, 2);
+    }
+
+    #[test]
+    fn every_word_is_decoded_in_the_order_of_the_struct() {
+        // Word n holds n.
+        let words: Vec<_> = (0..32).map(AtomicU64::new).collect();
+        let counters = decode(&words);
+        let io = |bytes, operations| Io { bytes, operations };
+        assert_eq!(counters.read.buffered, io(2 + 16, 3 + 17));
+        assert_eq!(counters.read.direct, io(4 + 18, 5 + 19));
+        assert_eq!(counters.written.buffered, io(8 + 20, 9 + 21));
+        assert_eq!(counters.written.direct, io(10 + 22, 11 + 23));
+        assert_eq!((counters.faults, counters.major_faults), (24, 25));
+        assert_eq!(
+            (counters.cache_miss_bytes, counters.demand_misses),
+            (26, 27)
+        );
+        assert_eq!((counters.throttled_ns, counters.throttled_bios), (28, 29));
+        assert_eq!(counters.dirty_throttle_ns, 30);
+        assert_eq!(counters.block_accesses, 6 + 12 + 14);
+        assert_eq!(decode(&[]), Counters::default());
     }
 }

@@ -1,12 +1,14 @@
 //! Reuse times, as the programs count them: `struct curve` in `bpf/curves.h` and `curve_of` in `bpf/cgroups.h`.
 
-use justitia_share::curve::{BUCKETS, ENTRIES, PagesAccessed, touched};
-use libbpf_rs::{MapCore as _, MapFlags};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use justitia_share::curve::{BUCKETS, ENTRIES, PagesAccessed, touched};
+use libbpf_rs::MapCore as _;
+use libbpf_rs::MapFlags;
+
+use super::limits::{Limits, ProbeError};
 use super::mapped::MappedArray;
 use super::object::ProbeObject;
-use super::{Limits, ProbeError};
 use crate::cgroup::CgroupId;
 
 /// Words of a `struct curve`: clock, shift, evicted, cold and four unused ones; the buckets; the entries; their

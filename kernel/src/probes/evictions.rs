@@ -3,14 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use libbpf_rs::{Map, MapCore as _, MapFlags, RingBuffer, RingBufferBuilder};
+use libbpf_rs::MapCore as _;
+use libbpf_rs::{Map, MapFlags, RingBuffer, RingBufferBuilder};
 
+use super::limits::ProbeError;
 use super::mapped::MappedArray;
-use super::object::ProbeObject;
-use super::programs::EVICT;
-use super::spec::{ObjectSpec, kernel_types};
-use super::status::LACKS;
-use super::{Probe, ProbeError};
+use super::object::{ObjectSpec, ProbeObject, kernel_types};
+use super::probe::{EVICT, LACKS, Probe};
 use crate::PAGE_SIZE;
 use crate::buffer::read_path;
 use crate::capabilities::State;

@@ -1,20 +1,18 @@
-//! How much the probes keep in the kernel.
-
-use super::ProbeError;
+//! Limits of the memory that the probes take in the kernel, and their errors.
 
 /// Bounds of everything that is kept in the kernel. Memory follows from them: 256 bytes per cgroup and possible processor,
 /// 18.1 KiB per curve, about 100 bytes per asynchronous request, about 300 per shared file and user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Cgroups that have counters of their own at one time, 16 to 65,535. Where there are more, those that do least lose
-    /// theirs. Cgroups without any are counted together in [`Sample::overflow`](super::Sample::overflow).
+    /// theirs. Cgroups without any are counted together in [`ProbeSample::overflow`](crate::probes::counters::ProbeSample::overflow).
     pub max_cgroups: u32,
     /// Requests of Linux-native asynchronous I/O in flight, and bios throttled by `io.max`, at one time, 64 to 1,048,576.
     pub max_inflight: u32,
-    /// Pairs of a file and a user that [`IoProbes::shared_inodes`](super::IoProbes::shared_inodes) keeps, 64 to 1,048,576;
+    /// Pairs of a file and a user that [`IoProbes::shared_inodes`](crate::probes::attach::IoProbes::shared_inodes) keeps, 64 to 1,048,576;
     /// the least recently used are replaced.
     pub max_shared_files: u32,
-    /// Curves for which accesses can be sampled at one time ([`IoProbes::sample_reuse`](super::IoProbes::sample_reuse)), 1
+    /// Curves for which accesses can be sampled at one time ([`IoProbes::sample_reuse`](crate::probes::attach::IoProbes::sample_reuse)), 1
     /// to 65,536.
     pub max_curves: u32,
 }
@@ -55,6 +53,55 @@ impl Limits {
         }
         Ok(())
     }
+}
+
+/// Why probes cannot be attached or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeError {
+    /// A limit is outside its range.
+    #[error("expected {limit} within {minimum} and {maximum}, found {found}")]
+    Limit {
+        /// Which field of [`Limits`](Limits).
+        limit: &'static str,
+        /// The smallest allowed value.
+        minimum: u32,
+        /// The largest allowed value.
+        maximum: u32,
+        /// The value that was given.
+        found: u32,
+    },
+    /// The kernel does not describe its types.
+    #[error(
+        "expected the kernel's type information in /sys/kernel/btf/vmlinux: {reason}; \
+         eBPF probes need a kernel with CONFIG_DEBUG_INFO_BTF"
+    )]
+    NoTypes {
+        /// What was found instead.
+        reason: String,
+    },
+    /// The kernel refused the programs or their maps.
+    #[error("load eBPF programs: {reason}; needs root (CAP_BPF, CAP_PERFMON) outside a container")]
+    Refused {
+        /// The kernel's or the loader's answer, with the end of the verifier's messages.
+        reason: String,
+    },
+    /// This kernel does not support the probe.
+    #[error("attach the probe for {probe}: {reason}")]
+    Unsupported {
+        /// The probe's title.
+        probe: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// The kernel refused an operation on a map.
+    #[error("read eBPF map {map}: {reason}")]
+    Map {
+        /// The map's name.
+        map: &'static str,
+        /// The kernel's answer.
+        reason: String,
+    },
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::ProbeError;
+use super::limits::ProbeError;
 
 /// The words of one map, mapped into memory. Unmapped when dropped.
 #[derive(Debug)]

@@ -11,32 +11,22 @@
 //! [`MemoryStat`](crate::memory::MemoryStat).
 
 mod attach;
-mod counter_map;
 mod counters;
 mod curves;
-mod error;
 mod evictions;
-mod libbpf_log;
 mod limits;
 mod mapped;
 mod object;
 mod probe;
-mod programs;
-mod sample;
 mod shared_inodes;
-mod slot_table;
-mod slot_usage;
-mod spec;
-mod status;
+mod slots;
 
 pub use attach::IoProbes;
-pub use counters::{Counters, Io, Traffic};
+pub use counters::{Counters, Io, ProbeSample, Traffic};
 pub use curves::{CURVE_BYTES, ReuseHistogram};
-pub use error::ProbeError;
 pub use evictions::{
     Device, Eviction, EvictionCounts, EvictionProbe, EvictionReader, OFFER_NOTHING,
 };
-pub use limits::Limits;
+pub use limits::{Limits, ProbeError};
 pub use probe::{Probe, ProbeStatus};
-pub use sample::Sample;
 pub use shared_inodes::{SharedInode, SharedUse};

@@ -10,13 +10,13 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use libbpf_rs::{Btf, MapCore as _, MapFlags};
+use libbpf_rs::MapCore as _;
+use libbpf_rs::{Btf, MapFlags};
 use serde::{Deserialize, Serialize};
 
-use super::object::ProbeObject;
-use super::programs;
-use super::spec::{ObjectSpec, kernel_types};
-use super::{Limits, Probe, ProbeError, ProbeStatus};
+use super::limits::{Limits, ProbeError};
+use super::object::{ObjectSpec, ProbeObject, kernel_types};
+use super::probe::{self, Probe, ProbeStatus};
 use crate::PAGE_SIZE;
 use crate::capabilities::State;
 use crate::cgroup::CgroupId;
@@ -138,7 +138,7 @@ impl SharedInodeProbe {
 const fn spec<'a>(map_sizes: &'a [(&'a str, u32)]) -> ObjectSpec<'a> {
     ObjectSpec {
         object: include_bytes!(concat!(env!("OUT_DIR"), "/shared.bpf.o")),
-        programs: programs::SHARED,
+        programs: probe::SHARED,
         map_sizes,
         config: &[],
     }

@@ -1,24 +1,19 @@
 //! The machine as a whole: `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
 
-mod frames;
-mod meminfo;
-mod vmstat;
 mod zoneinfo;
+
+pub use zoneinfo::{Marks, Zone, Zoneinfo};
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::PAGE_SIZE;
 use crate::buffer::{End, read_to_end, with_buffer};
 use crate::error::{Error, Operation, Result};
 use crate::parse::{self, ParseError, Parsed};
 use crate::psi::{Psi, PsiResource};
-
-pub use frames::frames;
-pub use meminfo::Meminfo;
-pub use vmstat::Vmstat;
-pub use zoneinfo::{Marks, Zone, Zoneinfo};
 
 /// A `/proc`, or a directory that looks like one. The files that are read often stay open and are
 /// read with `pread`.
@@ -140,6 +135,224 @@ fn open(directory: &OwnedFd, path: &Path, file: &str) -> Result<OwnedFd> {
     })
 }
 
+/// Memory of the whole machine, in bytes.
+///
+/// `mem_total`, `mem_free` and `mem_available` must be there; of the rest, a missing line is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(
+    missing_docs,
+    reason = "the kernel's own names, explained in its documentation"
+)]
+pub struct Meminfo {
+    pub mem_total: u64,
+    pub mem_free: u64,
+    pub mem_available: u64,
+    pub buffers: u64,
+    pub cached: u64,
+    pub active_anon: u64,
+    pub inactive_anon: u64,
+    pub active_file: u64,
+    pub inactive_file: u64,
+    pub unevictable: u64,
+    pub dirty: u64,
+    pub writeback: u64,
+    pub mapped: u64,
+    pub shmem: u64,
+    pub slab_reclaimable: u64,
+    pub swap_total: u64,
+    pub swap_free: u64,
+}
+
+impl Meminfo {
+    /// Reads `MemTotal:   1008084 kB` and so on; unknown lines are passed over.
+    ///
+    /// # Errors
+    /// When a required line is missing or a known one is no number of kB that a `u64` of bytes
+    /// holds.
+    pub fn parse(text: &[u8]) -> Parsed<Self> {
+        let mut info = Self::default();
+        let mut required = 0_u8;
+        for (number, line) in parse::lines(text) {
+            let Some((key, value)) = parse::cut(line, b':') else {
+                return Err(ParseError::new(number, "`Name: NUMBER kB`", line));
+            };
+            let field = match key {
+                b"MemTotal" => {
+                    required |= 1;
+                    &mut info.mem_total
+                }
+                b"MemFree" => {
+                    required |= 2;
+                    &mut info.mem_free
+                }
+                b"MemAvailable" => {
+                    required |= 4;
+                    &mut info.mem_available
+                }
+                b"Buffers" => &mut info.buffers,
+                b"Cached" => &mut info.cached,
+                b"Active(anon)" => &mut info.active_anon,
+                b"Inactive(anon)" => &mut info.inactive_anon,
+                b"Active(file)" => &mut info.active_file,
+                b"Inactive(file)" => &mut info.inactive_file,
+                b"Unevictable" => &mut info.unevictable,
+                b"Dirty" => &mut info.dirty,
+                b"Writeback" => &mut info.writeback,
+                b"Mapped" => &mut info.mapped,
+                b"Shmem" => &mut info.shmem,
+                b"SReclaimable" => &mut info.slab_reclaimable,
+                b"SwapTotal" => &mut info.swap_total,
+                b"SwapFree" => &mut info.swap_free,
+                _ => continue,
+            };
+            *field = kilobytes(value)
+                .ok_or_else(|| ParseError::new(number, "`Name: NUMBER kB`", line))?;
+        }
+        if required == 7 {
+            Ok(info)
+        } else {
+            const REQUIRED: &str = "MemTotal, MemFree and MemAvailable";
+            Err(ParseError::new(1, REQUIRED, text))
+        }
+    }
+}
+
+fn kilobytes(value: &[u8]) -> Option<u64> {
+    let mut words = parse::words(value);
+    let number = parse::number(words.next()?)?;
+    (words.next()? == b"kB" && words.next().is_none())
+        .then(|| number.checked_mul(1024))
+        .flatten()
+}
+
+/// Page counts and, since boot, page events of the whole machine. Amounts in pages.
+///
+/// `nr_free_pages` must be there; of the rest, a missing line is 0. `allocstall` and
+/// `pgscan_direct` exclude `memory.reclaim` only on kernels that count it apart
+/// (`pgscan_proactive`, since 6.14 or so).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the kernel's own names")]
+pub struct Vmstat {
+    pub nr_free_pages: u64,
+    pub nr_inactive_anon: u64,
+    pub nr_active_anon: u64,
+    pub nr_inactive_file: u64,
+    pub nr_active_file: u64,
+    pub nr_file_pages: u64,
+    pub nr_dirty: u64,
+    pub nr_writeback: u64,
+    pub nr_shmem: u64,
+    pub nr_slab_reclaimable: u64,
+    /// Pages above which writers are throttled.
+    pub nr_dirty_threshold: u64,
+    /// Pages above which the flusher starts.
+    pub nr_dirty_background_threshold: u64,
+    pub pgscan_kswapd: u64,
+    pub pgscan_direct: u64,
+    pub pgsteal_kswapd: u64,
+    pub pgsteal_direct: u64,
+    pub pgscan_proactive: u64,
+    pub pgsteal_proactive: u64,
+    pub pgscan_file: u64,
+    pub pgsteal_file: u64,
+    /// Times an allocation had to reclaim itself, over all zones (`allocstall_*`).
+    pub allocstall: u64,
+    /// Times kswapd was woken.
+    pub pageoutrun: u64,
+    pub workingset_refault_anon: u64,
+    pub workingset_refault_file: u64,
+    pub pswpin: u64,
+    pub pswpout: u64,
+    pub oom_kill: u64,
+}
+
+impl Vmstat {
+    /// Bytes of file pages on the LRU lists.
+    #[must_use]
+    pub const fn file_lru(&self) -> u64 {
+        let pages = self.nr_inactive_file.saturating_add(self.nr_active_file);
+        pages.saturating_mul(PAGE_SIZE)
+    }
+
+    /// Reads `nr_free_pages 210351` and so on; unknown lines are passed over.
+    ///
+    /// # Errors
+    /// When `nr_free_pages` is missing or the value of a known key is no number.
+    pub fn parse(text: &[u8]) -> Parsed<Self> {
+        let mut stat = Self::default();
+        let mut found = false;
+        for line in parse::keyed(text) {
+            let line = line?;
+            let mut stalls = 0;
+            let field = match line.key {
+                b"nr_free_pages" => {
+                    found = true;
+                    &mut stat.nr_free_pages
+                }
+                b"nr_inactive_anon" => &mut stat.nr_inactive_anon,
+                b"nr_active_anon" => &mut stat.nr_active_anon,
+                b"nr_inactive_file" => &mut stat.nr_inactive_file,
+                b"nr_active_file" => &mut stat.nr_active_file,
+                b"nr_file_pages" => &mut stat.nr_file_pages,
+                b"nr_dirty" => &mut stat.nr_dirty,
+                b"nr_writeback" => &mut stat.nr_writeback,
+                b"nr_shmem" => &mut stat.nr_shmem,
+                b"nr_slab_reclaimable" => &mut stat.nr_slab_reclaimable,
+                b"nr_dirty_threshold" => &mut stat.nr_dirty_threshold,
+                b"nr_dirty_background_threshold" => &mut stat.nr_dirty_background_threshold,
+                b"pgscan_kswapd" => &mut stat.pgscan_kswapd,
+                b"pgscan_direct" => &mut stat.pgscan_direct,
+                b"pgsteal_kswapd" => &mut stat.pgsteal_kswapd,
+                b"pgsteal_direct" => &mut stat.pgsteal_direct,
+                b"pgscan_proactive" => &mut stat.pgscan_proactive,
+                b"pgsteal_proactive" => &mut stat.pgsteal_proactive,
+                b"pgscan_file" => &mut stat.pgscan_file,
+                b"pgsteal_file" => &mut stat.pgsteal_file,
+                b"pageoutrun" => &mut stat.pageoutrun,
+                b"workingset_refault_anon" => &mut stat.workingset_refault_anon,
+                b"workingset_refault_file" => &mut stat.workingset_refault_file,
+                b"pswpin" => &mut stat.pswpin,
+                b"pswpout" => &mut stat.pswpout,
+                b"oom_kill" => &mut stat.oom_kill,
+                key if key.starts_with(b"allocstall") => &mut stalls,
+                _ => continue,
+            };
+            *field = line.value()?;
+            stat.allocstall = stat.allocstall.saturating_add(stalls);
+        }
+        if found {
+            Ok(stat)
+        } else {
+            Err(ParseError::new(1, "a line `nr_free_pages PAGES`", text))
+        }
+    }
+}
+
+/// One more than the highest page frame number of any zone: memory that is not there between two zones counts.
+///
+/// # Errors
+/// When there is no zone that spans any.
+pub fn frames(text: &[u8]) -> Parsed<u64> {
+    let (mut highest, mut spanned) = (0, 0);
+    for (_, line) in parse::lines(text) {
+        let mut words = parse::words(line);
+        let (name, value) = (words.next(), words.next().and_then(parse::number));
+        match (name, value) {
+            (Some(b"spanned"), Some(pages)) => spanned = pages,
+            // The last line of a zone.
+            (Some(b"start_pfn:"), Some(start)) if spanned > 0 => {
+                highest = highest.max(spanned.saturating_add(start));
+                spanned = 0;
+            }
+            _ => {}
+        }
+    }
+    if highest == 0 {
+        return Err(ParseError::new(1, "a zone that spans page frames", text));
+    }
+    Ok(highest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,5 +414,68 @@ mod tests {
         }
         let zones = proc.zoneinfo().unwrap();
         assert!(zones.marks().low > 0);
+    }
+
+    #[test]
+    fn bytes_from_kilobytes() {
+        let info = Meminfo::parse(
+            b"MemTotal:  10 kB\nMemFree:  4 kB\nMemAvailable: 6 kB\nHugePages_Total:       0\nActive(file):   2 kB\n",
+        )
+        .unwrap();
+        assert_eq!((info.mem_total, info.mem_free), (10_240, 4_096));
+        assert_eq!((info.active_file, info.swap_total), (2_048, 0));
+    }
+
+    #[test]
+    fn wrong_lines_are_refused() {
+        let rest = "MemFree: 4 kB\nMemAvailable: 6 kB\n";
+        for bad in [
+            "",
+            "MemTotal 1 kB\n",
+            "MemTotal: 1\n",
+            "MemTotal: 1 MB\n",
+            "MemTotal: -1 kB\n",
+            "MemTotal: 18446744073709551615 kB\n",
+            "MemTotal: 1 kB kB\n",
+        ] {
+            let text = format!("{rest}{bad}");
+            assert!(Meminfo::parse(text.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn stalls_are_summed_over_zones() {
+        let stat = Vmstat::parse(
+            b"nr_free_pages 7\nallocstall_dma 1\nallocstall_normal 2\nallocstall_movable 3\nhtlb x\n",
+        )
+        .unwrap();
+        assert_eq!((stat.nr_free_pages, stat.allocstall), (7, 6));
+    }
+
+    #[test]
+    fn file_pages_on_the_lru_lists_are_summed_in_bytes() {
+        let stat =
+            Vmstat::parse(b"nr_free_pages 7\nnr_inactive_file 2\nnr_active_file 3\n").unwrap();
+        assert_eq!(stat.file_lru(), 5 * 4096);
+    }
+
+    #[test]
+    fn wrong_values_are_refused() {
+        for bad in [
+            "",
+            "pswpout 1\n",
+            "nr_free_pages\n",
+            "nr_free_pages -1\n",
+            "nr_free_pages 1\npswpout \n",
+        ] {
+            assert!(Vmstat::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_last_zone_counts() {
+        let text = b"Node 0, zone      DMA\n  pages free     2816\n        spanned  4095\n        present  3998\n  start_pfn:           1\nNode 0, zone   Normal\n        spanned  262144\n  start_pfn:           1048576\nNode 0, zone  Movable\n        spanned  0\n  start_pfn:           0\n";
+        assert_eq!(frames(text), Ok(1_310_720));
+        assert!(frames(b"Node 0\n  start_pfn: 7\n").is_err());
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use justitia_api::units::{bytes, seconds};
-use justitia_api::{DemandModel, Evidence, Status, TenantStatus};
+use justitia_api::{DemandModel, EstimateBasis, Status, TenantStatus};
 
 use super::part;
 
@@ -72,13 +72,13 @@ fn demand(status: &Status, tenant: &TenantStatus) -> String {
         );
     }
     let by = match tenant.evidence {
-        Evidence::Accesses => format!(
+        EstimateBasis::Accesses => format!(
             "from its sampled accesses of the last {}",
             seconds(tenant.observed_for.min(600.0))
         ),
         // They have no window: what they show is as of now.
-        Evidence::Lists if tenant.idle < 1.0 => "from the kernel's LRU lists".to_owned(),
-        Evidence::Lists => format!(
+        EstimateBasis::Lists if tenant.idle < 1.0 => "from the kernel's LRU lists".to_owned(),
+        EstimateBasis::Lists => format!(
             "from the kernel's LRU lists; idle for {}",
             seconds(tenant.idle)
         ),

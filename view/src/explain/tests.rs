@@ -5,8 +5,8 @@ mod names;
 
 use super::*;
 use justitia_api::{
-    Action, AppStatus, Decision, Evidence, ExcessReason, IoPolicyStatus, KnobStatus, MemoryStatus,
-    ProtectionReason, Reason, Rule,
+    Action, AppStatus, Decision, EstimateBasis, ExcessReason, IoPolicyStatus, KnobStatus,
+    MemoryStatus, ProtectionReason, Reason, Rule,
 };
 
 const MIB: u64 = 1 << 20;
@@ -210,7 +210,7 @@ fn a_working_set_is_told_with_the_time_in_which_it_was_seen() {
         &db(&status),
         &["(from the kernel's LRU lists; idle for 5 s)\n"],
     );
-    (status.tenants[2].evidence, status.tenants[2].observed_for) = (Evidence::Accesses, 180.0);
+    (status.tenants[2].evidence, status.tenants[2].observed_for) = (EstimateBasis::Accesses, 180.0);
     says(
         &db(&status),
         &["(from its sampled accesses of the last 3 min)\n"],

@@ -111,7 +111,7 @@ fn pages_from_before_the_first_sample_are_unseen_until_others_have_replaced_them
     // The probes were attached later.
     let observed_for = |seconds| WorkingSet {
         observed_for: Duration::from_secs(seconds),
-        evidence: Evidence::Accesses,
+        evidence: EstimateBasis::Accesses,
         ..unknown
     };
     assert_eq!(sampler.unseen(&observed_for(100), at(120)), 50 << 20);

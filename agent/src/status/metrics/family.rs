@@ -37,20 +37,23 @@ pub(super) enum Value {
 }
 
 /// A sample: the values of the metric's labels but `tenant`, and its value.
-pub(super) type Sample = (Vec<String>, Value);
+pub(super) type LabelledValue = (Vec<String>, Value);
 
 /// Where the samples come from.
 pub(super) enum Source {
     /// One of the agent.
     Agent(fn(&Page<'_>) -> Option<Value>),
     /// Those of the agent, by labels.
-    AgentBy(&'static [&'static str], fn(&Page<'_>) -> Vec<Sample>),
+    AgentBy(&'static [&'static str], fn(&Page<'_>) -> Vec<LabelledValue>),
     /// One a tenant.
     Tenant(fn(&TenantStatus) -> Option<Value>),
     /// One a tenant whose applications the probes see.
     App(fn(&AppStatus) -> Value),
     /// Those of a tenant, by labels.
-    TenantBy(&'static [&'static str], fn(&TenantStatus) -> Vec<Sample>),
+    TenantBy(
+        &'static [&'static str],
+        fn(&TenantStatus) -> Vec<LabelledValue>,
+    ),
 }
 
 /// A row of the table.

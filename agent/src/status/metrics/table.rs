@@ -7,7 +7,7 @@ use justitia_api::{KnobOwner, TenantStatus};
 use super::family::Source::{Agent, AgentBy, App, Tenant, TenantBy};
 use super::family::Unit::{Bytes, Number, Seconds};
 use super::family::Value::{Float, Whole};
-use super::family::{Kind, Metric, Page, Sample, Source, Unit, Value};
+use super::family::{Kind, LabelledValue, Metric, Page, Source, Unit, Value};
 
 /// All of them, in the order of the page.
 pub(super) fn metrics() -> impl Iterator<Item = &'static Metric> {
@@ -277,7 +277,7 @@ fn flag(is: bool) -> Value {
     Whole(u64::from(is))
 }
 
-fn build(page: &Page<'_>) -> Vec<Sample> {
+fn build(page: &Page<'_>) -> Vec<LabelledValue> {
     let mode = if page.status.observe {
         "observe"
     } else {
@@ -286,14 +286,14 @@ fn build(page: &Page<'_>) -> Vec<Sample> {
     vec![(vec![page.status.version.clone(), mode.to_owned()], Whole(1))]
 }
 
-fn dropped(page: &Page<'_>) -> Vec<Sample> {
+fn dropped(page: &Page<'_>) -> Vec<LabelledValue> {
     let drops = page.status.probe_drops.iter();
     drops
         .map(|drop| (vec![drop.what.clone()], Whole(drop.count)))
         .collect()
 }
 
-fn group_pv(page: &Page<'_>) -> Vec<Sample> {
+fn group_pv(page: &Page<'_>) -> Vec<LabelledValue> {
     let top = page.status.pv_top.map(|pv| (String::new(), pv));
     let inner = page.tenants.iter();
     let inner = inner.filter_map(|t| Some((t.path.clone(), t.pv?)));
@@ -301,7 +301,7 @@ fn group_pv(page: &Page<'_>) -> Vec<Sample> {
     all.map(|(path, pv)| (vec![path], Float(pv))).collect()
 }
 
-fn predicted(tenant: &TenantStatus) -> Vec<Sample> {
+fn predicted(tenant: &TenantStatus) -> Vec<LabelledValue> {
     let Some(curve) = &tenant.curve else {
         return Vec::new();
     };
@@ -316,21 +316,21 @@ fn predicted(tenant: &TenantStatus) -> Vec<Sample> {
         .to_vec()
 }
 
-fn knobs(tenant: &TenantStatus) -> Vec<Sample> {
+fn knobs(tenant: &TenantStatus) -> Vec<LabelledValue> {
     let set = tenant.knobs.iter().filter(|k| k.owner == KnobOwner::Agent);
     set.filter_map(|k| Some((vec![k.knob.clone()], Whole(k.value.parse().ok()?))))
         .collect()
 }
 
-fn io_bytes(tenant: &TenantStatus) -> Vec<Sample> {
+fn io_bytes(tenant: &TenantStatus) -> Vec<LabelledValue> {
     by_direction(tenant.app.as_ref().map(|a| (a.read_bytes, a.write_bytes)))
 }
 
-fn io_ops(tenant: &TenantStatus) -> Vec<Sample> {
+fn io_ops(tenant: &TenantStatus) -> Vec<LabelledValue> {
     by_direction(tenant.app.as_ref().map(|a| (a.reads, a.writes)))
 }
 
-fn by_direction(amounts: Option<(u64, u64)>) -> Vec<Sample> {
+fn by_direction(amounts: Option<(u64, u64)>) -> Vec<LabelledValue> {
     let Some((read, written)) = amounts else {
         return Vec::new();
     };

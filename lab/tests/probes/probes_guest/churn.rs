@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use justitia_kernel::probes::{Counters, IoProbes, Limits, Sample};
+use justitia_kernel::probes::{Counters, IoProbes, Limits, ProbeSample};
 use rustix::fs::OFlags;
 
 use super::io_calls::{Buffer, MIB, make, open};
@@ -30,7 +30,7 @@ struct Removed {
 }
 
 impl Removed {
-    fn add(&mut self, sample: &Sample) {
+    fn add(&mut self, sample: &ProbeSample) {
         self.gone += sample.removed.len();
         let reads = sample.removed.iter();
         self.reads += reads

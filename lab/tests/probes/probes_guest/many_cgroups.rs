@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::CgroupId;
-use justitia_kernel::probes::{IoProbes, Limits, Sample};
+use justitia_kernel::probes::{IoProbes, Limits, ProbeSample};
 use rustix::fs::OFlags;
 
 use super::io_calls::{Buffer, MIB, SIZE, make, open};
@@ -26,7 +26,7 @@ pub(super) fn compare(directory: &Path) {
     make(&directory.join("target"), SIZE);
     let mut samples = Samples {
         probes: IoProbes::attach(&Limits::default()).unwrap(),
-        before: Sample::default(),
+        before: ProbeSample::default(),
     };
     let (reads, came) = samples.while_they_come();
     let sample = samples.next();
@@ -87,11 +87,11 @@ fn remove_all(probes: &mut IoProbes, id: CgroupId, all: u64, mine: &HashMap<Cgro
 /// Samples, none of which counts less than the one before.
 struct Samples {
     probes: IoProbes,
-    before: Sample,
+    before: ProbeSample,
 }
 
 impl Samples {
-    fn next(&mut self) -> Sample {
+    fn next(&mut self) -> ProbeSample {
         let sample = self.probes.sample().unwrap();
         never_backwards(&self.before, &sample);
         self.before = sample.clone();
@@ -124,7 +124,7 @@ impl Samples {
         let newcomer = Tenant::new("newcomer");
         let begin = Instant::now();
         let truth = newcomer.case("path/pread")["read"];
-        let counted = |sample: &Sample| {
+        let counted = |sample: &ProbeSample| {
             sample
                 .cgroups
                 .get(&newcomer.id)
@@ -145,7 +145,7 @@ impl Samples {
     }
 }
 
-fn never_backwards(before: &Sample, sample: &Sample) {
+fn never_backwards(before: &ProbeSample, sample: &ProbeSample) {
     for (id, was) in &before.cgroups {
         let is = sample
             .cgroups

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use justitia_kernel::probes::{Counters, IoProbes, Limits, Sample};
+use justitia_kernel::probes::{Counters, IoProbes, Limits, ProbeSample};
 
 use super::io_calls::{SIZE, make};
 use super::{Tenant, drop_caches};
@@ -31,7 +31,7 @@ pub(super) fn compare(directory: &Path) {
     requests_without_room(directory, &limits, &tenants[2]);
 }
 
-fn cgroups_without_room(probes: &mut IoProbes, before: &Sample) -> Vec<Tenant> {
+fn cgroups_without_room(probes: &mut IoProbes, before: &ProbeSample) -> Vec<Tenant> {
     let tenants: Vec<_> = (0..TENANTS)
         .map(|number| {
             let tenant = Tenant::new(&format!("room {number}"));

@@ -20,10 +20,10 @@ fn seeds(run: impl Fn(&mut fastrand::Rng)) {
 }
 
 /// A guest of a random size, with a host's cache of so many times its page cache.
-fn world(random: &mut fastrand::Rng, times: std::ops::Range<f64>) -> World {
+fn world(random: &mut fastrand::Rng, times: std::ops::Range<f64>) -> SimulatedGuest {
     let pages = random.usize(1000..1500);
     let times = times.start + random.f64() * (times.end - times.start);
-    World::new(pages, scaled(pages, times))
+    SimulatedGuest::new(pages, scaled(pages, times))
 }
 
 /// `pages` times a factor.
@@ -49,7 +49,7 @@ fn a_stream_is_soon_not_offered() {
         let mut world = world(random, 0.5..20.0);
         let memory = world.memory;
         let mut at = 0;
-        let mut stream = |world: &mut World, count: u64| {
+        let mut stream = |world: &mut SimulatedGuest, count: u64| {
             for _ in 0..count {
                 at += 1;
                 world.read(at);
@@ -69,7 +69,7 @@ fn a_fileserver_is_soon_not_offered() {
         let mut world = world(random, 0.5..4.0);
         let memory = world.memory;
         let files = blocks(world.pages, 2.0 + 4.0 * random.f64()) / 32;
-        let mut serve = |world: &mut World, count: u64| {
+        let mut serve = |world: &mut SimulatedGuest, count: u64| {
             for _ in 0..count / 64 {
                 let file = random.u64(0..files) * 32;
                 (file..file + 32).for_each(|block| world.write(block));
@@ -94,7 +94,7 @@ fn a_working_set_is_offered_in_full() {
             world.read(1 << 40 | block);
         }
         let set = blocks(pages, 2.0 + 5.0 * random.f64());
-        let cycle = |world: &mut World| (0..set).for_each(|block| world.read(block));
+        let cycle = |world: &mut SimulatedGuest| (0..set).for_each(|block| world.read(block));
         world.part(cycle);
         let (_, second) = world.part(cycle);
         world.part(cycle);
@@ -118,7 +118,7 @@ fn what_the_host_cannot_hold_is_offered_seldom() {
         let (pages, memory) = (world.pages, world.memory);
         let set = blocks(pages, 3.0 + random.f64());
         let mut at = 0;
-        let mut turn = |world: &mut World, count: u64| {
+        let mut turn = |world: &mut SimulatedGuest, count: u64| {
             for _ in 0..count {
                 at = (at + 1) % set;
                 world.read(at);
@@ -161,7 +161,7 @@ impl Workload {
     }
 
     /// The same reads in every world of the seed.
-    fn run(&self, world: &mut World, count: u64, seed: u64) {
+    fn run(&self, world: &mut SimulatedGuest, count: u64, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         let (mut turn, mut stream) = (0, seed << 32 | 1 << 31);
         for _ in 0..count {
@@ -219,7 +219,7 @@ impl Case {
 
     /// What each part takes, of so many memories each, and what was put.
     fn spent(&self, memories: u64, by: By) -> (u64, u64) {
-        let mut world = World::timed(self.pages, self.slots, self.times, by);
+        let mut world = SimulatedGuest::timed(self.pages, self.slots, self.times, by);
         for (seed, workload) in (1..).zip(&self.workload) {
             let count = memories * world.memory;
             workload.run(&mut world, count, seed);
@@ -264,10 +264,10 @@ fn what_costs_more_than_it_saves_is_not_offered() {
 fn a_disk_that_changes_is_followed() {
     seeds(|random| {
         let case = Case::random(random, 0.01..0.5);
-        let mut world = World::timed(case.pages, 9 * case.pages, case.times, By::Law);
+        let mut world = SimulatedGuest::timed(case.pages, 9 * case.pages, case.times, By::Law);
         let (set, memory) = (blocks(case.pages, 2.0 + random.f64()), world.memory);
         let mut turn = 0;
-        let mut read = |world: &mut World, count: u64| {
+        let mut read = |world: &mut SimulatedGuest, count: u64| {
             for _ in 0..count {
                 turn = (turn + 1) % set;
                 world.read(turn);

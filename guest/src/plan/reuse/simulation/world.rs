@@ -64,7 +64,7 @@ pub(super) enum By {
 
 /// The guest, the host, and what has happened.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct SimulatedGuest {
     guest: Queue,
     host: Queue,
     /// When blocks were evicted, as the kernel remembers it for a while.
@@ -88,7 +88,7 @@ pub(super) struct World {
     read: u64,
 }
 
-impl World {
+impl SimulatedGuest {
     pub(super) fn new(pages: usize, slots: usize) -> Self {
         Self {
             by: By::Law,
