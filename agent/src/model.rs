@@ -81,7 +81,8 @@ pub struct Tenant {
     pub key: Key,
     /// Weight among its siblings.
     pub weight: Weight,
-    /// Whether nobody set that, nor may others make its children: with children it then weighs what these do together.
+    /// Whether that weight is the default, and only the administrator may make its children: with children it then weighs as
+    /// much as these together.
     pub sums_weights: bool,
     /// Cache that it keeps before anything is divided by weight: the administrator's `memory.min` or `memory.low`, or the
     /// configured minimum.

@@ -252,7 +252,7 @@ impl RateLimiter {
         Some(next)
     }
 
-    /// A refresh has added so many cgroups.
+    /// Charges for the cgroups that a refresh has added.
     pub(crate) fn charge(&mut self, cgroups: usize) {
         let cgroups = u64::try_from(cgroups).unwrap_or(u64::MAX);
         self.tokens -= justitia_share::num::to_f64(cgroups) * ADDITION;

@@ -39,13 +39,13 @@ pub struct Node<M> {
     pub(crate) namespace_root: bool,
     /// When the two above are read again.
     pub(crate) next_check: DelegationCheck,
-    /// Its own weight and who set it; `None` if nobody did.
+    /// Its own weight and who set it; `None` without one.
     pub(crate) weight: Option<(Weight, Ownership)>,
     /// Whether it has the I/O controller: its I/O is accounted, and can be limited.
     pub io: bool,
     /// Whether any process lives in it or below.
     pub populated: bool,
-    /// Its `memory.low` as somebody else than the agent set it, an operator or a delegatee, bytes; 0 if nobody did.
+    /// Its `memory.low` as an operator or a delegatee has set it, bytes; 0 without one.
     pub external_low: u64,
     /// Who set that.
     pub(crate) low_author: Ownership,

@@ -178,7 +178,7 @@ impl<M> CgroupTree<M> {
 /// it schedules a disk.
 ///
 /// # Errors
-/// If a file cannot be read for lack of a file descriptor or of memory. With any other error nobody has set it.
+/// If a file cannot be read for lack of a file descriptor or of memory. With any other error it counts as not set.
 fn weight_set<M>(node: &Node<M>, bfq: bool) -> Result<Option<(Weight, Ownership)>> {
     let cgroup = &node.cgroup;
     let set = |found: Result<Option<IoWeight>>, knob: Knob| match found {

@@ -271,7 +271,7 @@ fn cgroups_with_long_paths_are_one_tenant() {
 
 mod rules;
 
-/// Nobody would ask for it again: its event is consumed.
+/// Its event is consumed, so no other reason would lead to reading it again.
 #[test]
 fn a_minimum_that_cannot_be_read_now_is_read_by_a_rescan() {
     use justitia_kernel::error::{Error, Operation};

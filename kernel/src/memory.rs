@@ -5,7 +5,7 @@ use crate::parse::{self, ParseError, Parsed};
 /// A memory limit or protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Limit {
-    /// So many bytes. The kernel rounds down to whole pages when it is written.
+    /// A number of bytes. The kernel rounds down to whole pages when it is written.
     Bytes(u64),
     /// No limit; of a protection: everything.
     Max,

@@ -7,7 +7,6 @@
 
 mod disks;
 mod fresh;
-mod guarded;
 mod knobs;
 mod late;
 
@@ -23,16 +22,14 @@ use justitia_kernel::release::{KernelVersion, release};
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
 use justitia_share::{Demand, NodeId, Tree};
 
+use self::disks::Following;
+use self::fresh::Fresh;
+use self::knobs::{Guarded, LetGo, far, limit, ours_to_write, told, unlimited, yield_foreign};
+use self::late::Late;
 use super::active_set::ActiveSet;
-use super::credits::disks::Following;
-use super::credits::fresh::Fresh;
-use super::credits::guarded::{Guarded, LetGo};
-use super::credits::knobs::{far, limit, ours_to_write, told, unlimited, yield_foreign};
-use super::credits::late::Late;
 use super::disk::Disk;
 use super::disk_sampler::DiskSampler;
-use super::limits::plan_limits;
-use super::room::{Writer, plan_rooms};
+use super::plan::{Writer, plan_limits, plan_rooms};
 use super::tenant_io::TenantIo;
 use crate::config::Config;
 use crate::knobs::KnobStore;
@@ -40,7 +37,7 @@ use crate::knobs::watchdog::Watchdog;
 use crate::monitor::Monitor;
 use crate::page_cache::CgroupTree;
 
-pub use super::credits::disks::{DiskSupport, disk_support};
+pub use self::disks::{DiskSupport, disk_support};
 
 #[cfg(test)]
 mod tests;

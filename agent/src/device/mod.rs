@@ -15,16 +15,16 @@ mod active_set;
 pub mod credits;
 mod disk;
 mod disk_sampler;
-mod limits;
-pub mod room;
+pub mod plan;
 mod tenant_io;
 
 pub use active_set::ActiveSet;
 
 pub use disk::{BlockDevice, Disk, DiskIdentity, NoDisk, block_devices, disks};
 pub use disk_sampler::{DiskDiscovery, DiskSampler, DiskStat};
-pub use limits::{LimitIntent, LimitReason, io_max, plan_limits};
-pub use room::{LEAST_ROOM, RoomIntent, Writer, plan_rooms};
+pub use plan::{
+    LEAST_ROOM, LimitIntent, LimitReason, RoomIntent, Writer, io_max, plan_limits, plan_rooms,
+};
 pub use tenant_io::{AppBytes, AppIoSource, DiskActivity, TenantIo};
 
 #[cfg(test)]

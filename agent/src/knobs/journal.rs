@@ -117,7 +117,7 @@ pub(super) enum Line {
 /// The kernel's id of this boot.
 ///
 /// # Errors
-/// If it cannot be read. Without it nobody knows whether a journal is of this boot.
+/// If it cannot be read. Without it, it is not known whether a journal is of this boot.
 pub fn boot_id() -> Result<String, JournalError> {
     match std::fs::read_to_string(BOOT_ID) {
         Ok(id) => Ok(id.trim().to_owned()),
@@ -300,7 +300,7 @@ const MIN_COMPACTION_LINES: usize = 1024;
 pub struct Journal {
     path: PathBuf,
     file: File,
-    /// Its length, bytes. Nobody else writes it.
+    /// Its length, bytes. No other process writes it.
     length: u64,
     /// Its length after the last compaction, bytes.
     compacted_length: u64,

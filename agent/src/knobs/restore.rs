@@ -40,7 +40,7 @@ impl KnobStore {
                 }
                 self.forget(key);
             }
-            // Somebody has written the default. It need not be restored, and nobody has decided on it.
+            // Another process has written the default: there is nothing to restore, and no writer has chosen the value.
             RestoreOutcome::External { found } if knob.is_default(found) => {
                 self.forget(key);
             }

@@ -246,7 +246,7 @@ impl KnobStore {
         }))
     }
 
-    /// Whether nobody has decided on `found`, and our value may be written over it once more.
+    /// Whether `found` is merely the original value written again, so that our value may be written over it once more.
     fn may_reapply(&mut self, key: KnobKey, found: &str) -> bool {
         let original = self.owned.get(&key).map(|owned| owned.original.as_str());
         (original == Some(found) || key.1.is_default(found))
@@ -392,10 +392,10 @@ impl KnobStore {
 // How often our value is written again over a value that was merely reapplied.
 //
 // systemd writes a unit's properties into its cgroup whenever it realizes the unit: at `daemon-reload`, at
-// `daemon-reexec`, when a property of it or of a sibling changes. It writes the original value, and nobody has decided
-// that. A writer that repeats it more often counts as a decision, and the knob is external from then on.
+// `daemon-reexec`, when a property of it or of a sibling changes. It writes the original value, which
+// is no decision. A writer that repeats it more often counts as a decision, and the knob is external from then on.
 
-/// At most so many times within a [`WINDOW`]: somebody who reloads systemd by hand does it less often.
+/// The most times within a [`WINDOW`]: an administrator who reloads systemd by hand does it less often.
 const LIMIT: usize = 6;
 /// See [`LIMIT`].
 const WINDOW: Duration = Duration::from_secs(60);

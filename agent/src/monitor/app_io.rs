@@ -19,7 +19,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 const FRESH: Duration = Duration::from_millis(50);
 /// How often the I/O pressure (PSI) of tenants that move bytes is read.
 const PSI_PERIOD: Duration = Duration::from_secs(1);
-/// Every so many times, the pressure of all tenants is read: one that moves nothing may be starved.
+/// The pressure of all tenants is read once in this many times: one that moves nothing may be starved.
 const PSI_ALL: u64 = 4;
 /// The fraction of one CPU that reading the probes may take. Where it takes more, they are read less often.
 const MAX_CPU: f64 = 0.005;

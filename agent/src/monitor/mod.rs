@@ -27,7 +27,7 @@ use crate::page_cache::{
     lru_gen_usable,
 };
 
-/// So many tenants are sampled even if the budget is exhausted: the planners need something to go by.
+/// The tenants that are sampled even if the budget is exhausted: the planners need some current values.
 const MIN_SAMPLED: usize = 8;
 /// A sample that is younger than this counts as current.
 const CURRENT: Duration = Duration::from_millis(100);

@@ -152,7 +152,7 @@ pub(super) fn orphaned(tenant: &Tenant) -> Option<Demand> {
     })
 }
 
-/// The working set of a tenant that holds so many file pages, bytes.
+/// The working set of a tenant by the file pages that it holds, bytes.
 fn working_set(tenant: &Tenant, file: u64, share: u64) -> u64 {
     if tenant.key == Key::Unmanaged {
         return match (tenant.growing, tenant.idle_for < MIN_OBSERVATION) {

@@ -36,13 +36,13 @@ pub struct LowIntent {
 pub struct Low {
     /// Its value now.
     pub now: u64,
-    /// What it must not be below: what its operator has set. 0 if nobody has.
+    /// Its lower bound: the value that its operator has set; 0 without one.
     pub least: u64,
 }
 
 /// The least change that is written, bytes.
 pub(crate) const MIN_DEADBAND: u64 = 1 << 20;
-/// The deadband as a fraction of the value: one in so many.
+/// The value divided by this is its deadband.
 pub(crate) const DEADBAND: u64 = 32;
 
 /// The intents for all tenants whose `memory.low` is further from its goal than the deadband, parents first, since a
@@ -91,7 +91,7 @@ pub fn plan_protection(
     intents.collect()
 }
 
-/// At most so many knobs are written in one tick; the rest waits for the next. Each takes a journal entry, a read and a
+/// The most knobs that are written in one tick; the others wait for the next. Each takes a journal entry, a read and a
 /// write of the knob.
 const MAX_WRITES: usize = 64;
 

@@ -14,7 +14,7 @@ use crate::model::{COST_HALF_LIFE, Memory};
 const SLOW_PERIOD: Duration = Duration::from_secs(10);
 /// How often the zones are read while free memory is short. On a machine with hundreds of CPUs that takes a millisecond.
 const ZONES_PERIOD: Duration = Duration::from_secs(1);
-/// Free memory is short below so many times what wakes kswapd.
+/// Free memory is short below this multiple of the mark that wakes kswapd.
 const SHORT: u64 = 4;
 /// Rates are measured over at least this time. Over less, one allocation looks like gigabytes a second.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(50);
@@ -230,7 +230,7 @@ impl SystemMemory {
     }
 }
 
-/// The rate of `used` bytes in `time`, or what is left of an earlier, higher rate `before`, which halves every
+/// The rate of `used` bytes in `time`, or the remainder of an earlier, higher rate `before`, which halves every
 /// [`RATE_HALF_LIFE`]. Bytes per second.
 fn decaying_peak(before: u64, used: u64, time: Duration) -> u64 {
     let time = time.max(MIN_RATE_PERIOD);

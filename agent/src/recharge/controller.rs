@@ -17,7 +17,7 @@ use crate::status::decision_log::Decided;
 
 /// How long the probes watch shared files in each period.
 pub(super) const WATCH: Duration = Duration::from_secs(5);
-/// At most so many files are considered after that.
+/// The most files that are considered after that.
 const MAX_FILES: usize = 64;
 
 /// Recharging on this machine.

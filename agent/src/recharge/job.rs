@@ -22,7 +22,7 @@ use super::plan::MIN_SPARE_MEMORY;
 
 /// Recharged at once, bytes. Folios are aligned to their own size, and none is larger: no folio crosses the end of a chunk.
 const CHUNK: u64 = 2 << 20;
-/// At most so many bytes a second.
+/// The most bytes a second.
 const RATE: u64 = 32 << 20;
 /// The most that one job recharges, bytes; the next job continues with the rest of a larger file.
 pub(super) const MAX_JOB: u64 = 256 << 20;
@@ -259,7 +259,7 @@ impl OwnerLimits {
         self.proc.meminfo().map_or(0, |m| m.mem_free)
     }
 
-    /// Checks that the owner can take so many bytes more: no limit of it or its ancestors is near, and no pressure.
+    /// Checks that the owner can take this number of bytes more: no limit of it or its ancestors is near, and no pressure.
     ///
     /// # Errors
     /// What is in the way.

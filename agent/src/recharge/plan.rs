@@ -101,7 +101,7 @@ pub enum KeepReason {
     TriedLately,
 }
 
-/// The gain must be at least so many times the cost.
+/// The gain must be at least this multiple of the cost.
 const MIN_GAIN: f64 = 2.0;
 /// The new owner must have read this fraction of the cached pages, each counted once. The other pages are recharged along
 /// with them.
@@ -164,7 +164,7 @@ impl<'a> Tenants<'a> {
         }
     }
 
-    /// Decides about one file, which was watched for so many seconds. `tried_lately` tells which files are not to be tried
+    /// Decides about one file, which was watched for `seconds`. `tried_lately` tells which files are not to be tried
     /// again yet.
     pub(super) fn judge(
         &self,

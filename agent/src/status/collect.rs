@@ -17,7 +17,7 @@ use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{Fraction, NodeId, Tree};
 
 use crate::agent::Agent;
-use crate::device::room;
+use crate::device::plan;
 use crate::knobs::Unwritable;
 use crate::model::{Key, MIN_OBSERVATION, Snapshot, Tenant};
 use crate::monitor::{WINDOW, WindowStats, process_cpu, thread_cpu};
@@ -425,11 +425,11 @@ fn io() -> IoPolicyStatus {
         min_direction: LEAST_DIRECTION + WOBBLE,
         min_rate: to_u64(LEAST_BYTES),
         min_requests: to_u64(LEAST_REQUESTS),
-        min_dirty_budget: room::LEAST_ROOM,
-        reclaim_step: room::STEP,
-        high_deadband: room::DEADBAND,
-        ample_free: room::SPARE,
-        ample_budget: room::KEEPS,
+        min_dirty_budget: plan::LEAST_ROOM,
+        reclaim_step: plan::STEP,
+        high_deadband: plan::DEADBAND,
+        ample_free: plan::SPARE,
+        ample_budget: plan::KEEPS,
     }
 }
 

@@ -40,14 +40,14 @@ impl Socket {
                     "expected nothing or a socket there, found something else: it is left alone",
                 ));
             }
-            // Only this says that nobody has it open: a living one of another kind refuses in other words.
+            // Only this error says that no process has it open: a living socket of another kind refuses with another error.
             Ok(_) => match UnixStream::connect(path) {
                 Err(e) if e.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
                 _ => {}
             },
             Err(_) => {}
         }
-        // Nobody may connect between the birth of the socket and its mode.
+        // No client may connect before the socket has its mode.
         let old = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
         let listener = UnixListener::bind(path);
         rustix::process::umask(old);
@@ -124,7 +124,7 @@ mod tests {
         sender.send_to(b"hello", &path).unwrap();
         assert_eq!(living.recv(&mut [0; 8]).unwrap(), 5);
 
-        // What nobody has open any more stands in nobody's way, either.
+        // A socket that no process has open any more is replaced, too.
         drop(living);
         Socket::listen(&path).unwrap();
     }

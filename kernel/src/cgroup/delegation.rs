@@ -104,7 +104,7 @@ impl Cgroup {
     }
 }
 
-// Marks on cgroups: extended attributes, which live as long as the cgroup, whoever made them.
+// Marks on cgroups: extended attributes, which live as long as the cgroup and not as long as the agent.
 
 /// `trusted` attributes are read and set with `CAP_SYS_ADMIN` in the initial user namespace alone: no owner of a cgroup can
 /// forge or remove one.
@@ -113,7 +113,7 @@ const PREFIX: &str = "trusted.justitia.";
 const MAX_MARK: usize = 4096;
 /// The kernel lists no more names than this, bytes (`XATTR_LIST_MAX`).
 const MAX_NAMES: usize = 64 << 10;
-/// So many cgroups are searched for marks, those of the administrator first. A delegatee can make any number.
+/// The most cgroups that are searched for marks, those of the administrator first. A delegatee can make any number.
 const MAX_SEARCHED: usize = 50_000;
 
 /// A mark that was found.

@@ -343,7 +343,7 @@ impl Cgroup {
 pub enum ReclaimOutcome {
     /// The kernel reports that all of it was reclaimed.
     Complete,
-    /// The kernel gave up before (`EAGAIN`): what is left is in use, dirty, or protected below.
+    /// The kernel gave up before (`EAGAIN`): the remaining pages are in use, dirty, or protected below.
     Partial,
     /// A signal interrupted it (`EINTR`).
     Interrupted,

@@ -1,6 +1,7 @@
 //! Knobs of tenants, through the knob store: whose they are, and one disk's limits.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::Instant;
 
 use justitia_api::escape;
@@ -9,9 +10,9 @@ use justitia_kernel::io::DevId;
 use justitia_kernel::knob::{Knob, read_raw};
 use justitia_share::credit::Limits;
 
-use super::guarded::{Guarded, LetGo};
 use super::{DiskCredits, Moved};
-use crate::device::limits::{LimitIntent, io_max};
+use crate::device::plan::{LimitIntent, io_max};
+use crate::knobs::watchdog::{LEASE_EXPIRY, Watchdog};
 use crate::knobs::{KnobStore, KnobStoreError, WriteOutcome};
 use crate::monitor::Monitor;
 
@@ -153,6 +154,113 @@ pub(super) fn told(
         Err(error) => {
             tracing::warn!(tenant, %knob, %error, "given up: it could not be set");
             false
+        }
+    }
+}
+
+// The watchdog of the limits, started when there are any.
+
+/// Why every limit is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LetGo {
+    /// The watchdog has received no heartbeat for so long that what we take for ours may be given back already.
+    LeaseExpired,
+    /// No watchdog watches, and none can be started.
+    NoWatchdog,
+}
+
+impl std::fmt::Display for LetGo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::LeaseExpired => {
+                write!(f, "the agent has not run for {} s", LEASE_EXPIRY.as_secs())
+            }
+            Self::NoWatchdog => {
+                f.write_str("the watchdog of the limits has ended, and none can be started")
+            }
+        }
+    }
+}
+
+/// The watchdog, if one watches.
+#[derive(Debug)]
+pub(super) struct Guarded {
+    watchdog: Option<Watchdog>,
+    start: fn(&Path) -> std::io::Result<Watchdog>,
+    /// None could be started, which was said.
+    refused: bool,
+}
+
+impl Guarded {
+    /// Nobody watches yet; `start` starts a watchdog of the journal in a directory.
+    pub(super) const fn new(start: fn(&Path) -> std::io::Result<Watchdog>) -> Self {
+        Self {
+            watchdog: None,
+            start,
+            refused: false,
+        }
+    }
+
+    /// Whether a watchdog watches; starts one if not. One that does is not told here that we live: whether it has given
+    /// limits back has to be asked before ([`Guarded::check_lease`]).
+    pub(super) fn ready(&mut self, state: &Path) -> bool {
+        if self.watchdog.is_none() {
+            match (self.start)(state) {
+                Ok(started) => {
+                    self.watchdog = Some(started);
+                    self.refused = false;
+                }
+                Err(error) if !self.refused => {
+                    tracing::warn!(%error, "no watchdog can be started: nobody is limited until one can");
+                    self.refused = true;
+                }
+                Err(_) => {}
+            }
+        }
+        self.watches()
+    }
+
+    /// See [`Watchdog::take_over`].
+    pub(super) const fn take_over(&mut self) {
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.take_over();
+        }
+    }
+
+    /// Whether a watchdog watches.
+    pub(super) const fn watches(&self) -> bool {
+        self.watchdog.is_some()
+    }
+
+    /// Tells the watchdog that the agent lives.
+    pub(super) fn heartbeat(&mut self, now: Instant) {
+        if self
+            .watchdog
+            .as_mut()
+            .is_some_and(|watchdog| !watchdog.heartbeat(now))
+        {
+            tracing::warn!("the watchdog of the limits has ended; it is started anew");
+            self.watchdog = None;
+        }
+    }
+
+    /// Whether what we take for ours still is. Asked before each look at a knob of ours and before each write, with
+    /// the clock of that moment: a turn can be held up anywhere.
+    pub(super) fn check_lease(&self, moment: Instant) -> Result<(), LetGo> {
+        match &self.watchdog {
+            Some(watchdog) if watchdog.since_heartbeat(moment) >= LEASE_EXPIRY => {
+                Err(LetGo::LeaseExpired)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// With this watchdog.
+    #[cfg(test)]
+    pub(super) fn of(watchdog: Watchdog, start: fn(&Path) -> std::io::Result<Watchdog>) -> Self {
+        Self {
+            watchdog: Some(watchdog),
+            ..Self::new(start)
         }
     }
 }

@@ -6,7 +6,7 @@ use justitia_kernel::io::DevId;
 
 use super::*;
 use crate::device::disk::DiskIdentity;
-use crate::device::limits::{LimitIntent, LimitReason, io_max};
+use crate::device::plan::{LimitIntent, LimitReason, io_max};
 use crate::knobs::WriteOutcome;
 use crate::knobs::watchdog::LEASE_EXPIRY;
 

@@ -345,7 +345,7 @@ impl ReclaimController {
     }
 }
 
-/// A pause begins after so many requests in a row that freed next to nothing.
+/// A pause begins after this number of requests in a row that freed next to nothing.
 const MAX_FRUITLESS: u32 = 3;
 /// The longest pause is 2 to this power, seconds.
 const MAX_EXPONENT: u32 = 4;

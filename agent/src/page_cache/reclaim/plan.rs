@@ -109,7 +109,7 @@ fn reclaimable_excess(
     }
     let held = tenant.own.saturating_sub(tenant.untargetable);
     let keep = if snapshot.tenants.is_leaf(id) {
-        // Of what nobody has seen used or unused yet, nothing is taken.
+        // Pages that have been seen neither used nor unused so far are not taken.
         entitlements.entitled[id.index()]
             .max(tenant.unreclaimable)
             .max(tenant.unseen)
@@ -189,7 +189,7 @@ pub struct AnonymousIntent {
 /// The most that one intent asks for, bytes. A request ends when the kernel has found so much, in use or not: a mistake
 /// costs no more than this before it shows as memory that comes back.
 const MAX_SWAP_OUT: u64 = 4 << 20;
-/// A tenant's memory is in use if more than one in so many of the bytes that were swapped out lately have come back ...
+/// A tenant's memory is in use if more than one in this many of the bytes that were swapped out lately have come back ...
 const IN_USE_FRACTION: u64 = 8;
 /// ... beyond this many bytes, which any process reads again now and then. Files are in use beyond as many.
 const IN_USE_BYTES: u64 = 1 << 20;

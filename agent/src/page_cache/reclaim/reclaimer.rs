@@ -24,7 +24,7 @@ const THREADS: usize = 2;
 /// A request that has taken so long hangs in the kernel, for instance in a file system whose server does not answer. It
 /// does 32 MiB at most.
 pub(super) const HANG: Duration = Duration::from_secs(10);
-/// At most so many threads, those that hang included.
+/// The most threads, those that hang included.
 const MAX_THREADS: usize = 16;
 /// The `swappiness=` with which the kernel scans the lists of anonymous memory only.
 const ONLY_ANONYMOUS: u8 = 200;
@@ -367,7 +367,7 @@ mod tests {
 
     const STAT: &str = "anon 0\nfile 0\ninactive_file 0\nactive_file 0\n";
 
-    /// As in a file system whose server is gone: whoever opens a pipe for writing waits for a reader.
+    /// As in a file system whose server is gone: a process that opens a pipe for writing waits for a reader.
     #[test]
     fn reclaim_that_hangs_stops_no_other_and_its_threads_end_after_it() {
         let dir = tempfile::tempdir().unwrap();

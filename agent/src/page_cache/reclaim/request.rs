@@ -53,7 +53,7 @@ pub struct ReclaimRequest {
 }
 
 impl ReclaimRequest {
-    /// So many bytes, or fewer where more would bring a cgroup below the `memory.min` that it has now.
+    /// The amount in bytes; less is reclaimed where more would bring a cgroup below the `memory.min` that it has now.
     ///
     /// # Errors
     /// If that cannot be read at this moment. Then nothing may be reclaimed.

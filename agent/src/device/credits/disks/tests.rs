@@ -8,7 +8,7 @@ use justitia_share::credit::Limits;
 
 use super::*;
 use crate::config::Config;
-use crate::device::limits::io_max;
+use crate::device::plan::io_max;
 use crate::device::tests::Sys;
 use crate::knobs::WriteOutcome;
 
