@@ -24,7 +24,6 @@ mod index;
 mod inherited;
 #[cfg(test)]
 mod model;
-mod planner;
 mod policy;
 mod port;
 mod residency;
@@ -47,6 +46,5 @@ pub use error::CacheError;
 pub use ids::{DiskId, PoolId, VmId};
 pub use justitia_link::Verdict;
 pub use justitia_share::{Weight, WeightError};
-pub use planner::{PlannedPool, PoolState, Target};
 pub use port::PortStats;
 pub use worth::SsdAdmission;

@@ -17,8 +17,6 @@ mod spread;
 mod neighbours;
 #[cfg(test)]
 mod replay;
-#[cfg(test)]
-mod targets;
 
 pub use contention::{Contention, contention};
 pub use hits::{Hits, hits};

@@ -8,7 +8,6 @@ use crate::block::BLOCK_BYTES;
 use crate::config::{Policy, PoolSpec, StoreKind};
 use crate::error::CacheError;
 use crate::ids::{DiskId, PoolId, VmId};
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,19 +33,6 @@ impl Cache {
     pub fn set_pool(&self, pool: PoolId, spec: PoolSpec) -> Result<(), CacheError> {
         let registry = self.registry.lock();
         self.pool(pool)?.set_spec(spec);
-        self.refresh(&registry);
-        Ok(())
-    }
-
-    /// [`set_pool`](Self::set_pool) for several, which are divided anew once.
-    ///
-    /// # Errors
-    /// When one of them does not exist; none is changed then.
-    pub(crate) fn set_pools(&self, specs: &BTreeMap<PoolId, PoolSpec>) -> Result<(), CacheError> {
-        let registry = self.registry.lock();
-        let pools = specs.iter().map(|(id, spec)| Ok((self.pool(*id)?, *spec)));
-        let pools: Vec<_> = pools.collect::<Result<_, CacheError>>()?;
-        pools.iter().for_each(|(pool, spec)| pool.set_spec(*spec));
         self.refresh(&registry);
         Ok(())
     }

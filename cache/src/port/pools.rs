@@ -6,7 +6,6 @@
 use crate::config::PoolSpec;
 use crate::frontend::{ContainerTag, Tenant};
 use crate::ids::PoolId;
-use crate::planner::Target;
 use justitia_link::DEFAULT_POOL;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,12 +15,7 @@ use std::sync::Arc;
 pub(crate) struct NamedPool {
     pub(crate) name: String,
     pub(crate) id: PoolId,
-    /// As it is declared; while weights are planned it may have others.
     pub(crate) spec: PoolSpec,
-    /// What it is to reach.
-    pub(crate) target: Option<Target>,
-    /// Its weight was set by hand while weights were planned.
-    pub(crate) pinned: bool,
     /// The guest made it; the others are the host's.
     pub(super) created_over_port: bool,
     /// Blocks that were offered for it, and those of them that were accepted.
@@ -57,16 +51,6 @@ impl NamedPools {
     /// A pool by its name, to change it.
     pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut NamedPool> {
         self.pools.values_mut().find(|pool| pool.name == name)
-    }
-
-    /// A pool by what the cache knows it by.
-    pub(crate) fn by_id(&self, id: PoolId) -> Option<&NamedPool> {
-        self.pools.values().find(|pool| pool.id == id)
-    }
-
-    /// All of them, to change them.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut NamedPool> {
-        self.pools.values_mut()
     }
 
     /// The names, in the order in which the pools were made.
@@ -127,8 +111,6 @@ impl NamedPools {
             name: name.to_owned(),
             id,
             spec,
-            target: None,
-            pinned: false,
             created_over_port,
             offered: 0,
             accepted: 0,

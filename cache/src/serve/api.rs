@@ -1,13 +1,11 @@
 //! What is asked of a running daemon over its control socket, and what it answers.
 
 use super::error::ServeError;
-use super::planning::PlannedStore;
 use super::size::Size;
 use crate::cache::CacheStats;
 use crate::config::{Policy, StoreKind};
 use crate::frontend::VolumeStats;
 use crate::ids::PoolId;
-use crate::planner::Target;
 use crate::port::PortStats;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -30,23 +28,6 @@ pub enum ControlRequest {
         weight: Option<u64>,
         /// Its new eviction policy.
         policy: Option<Policy>,
-    },
-    /// Plan the weights of a VM's pools by their targets and for the most hits, or stop it: they have the declared ones
-    /// then. To plan anew forgets which weights were set by hand.
-    PlanVm {
-        /// Its name.
-        vm: String,
-        /// Whether they are planned.
-        plan: bool,
-    },
-    /// Change what a pool is to reach.
-    SetTarget {
-        /// The VM, whose weights are planned.
-        vm: String,
-        /// The pool's name.
-        pool: String,
-        /// What it is to reach; nothing without.
-        target: Option<Target>,
     },
     /// Cache nothing of a VM any more: its pools and their blocks are removed, and its disks served uncached.
     UncacheVm {
@@ -178,8 +159,6 @@ pub struct Stats {
     pub unserved: Vec<UnservedDisk>,
     /// The ports of VMs that may put.
     pub ports: Vec<PortStats>,
-    /// What is planned for the pools of VMs whose weights are planned, as of the last period.
-    pub plans: Vec<PlannedStore>,
     /// Those of the pools that guests have made.
     #[serde(skip)]
     pub pools_of_guests: BTreeSet<PoolId>,

@@ -4,12 +4,11 @@ use super::api::ControlRequest;
 use super::config::is_name;
 use super::error::ServeError;
 use super::size::Size;
-use super::vms::{Vm, VmRegistry, named};
+use super::vms::{VmRegistry, named};
 use crate::block::BLOCK_BYTES;
 use crate::cache::Cache;
 use crate::config::{Policy, PoolSpec, StoreKind};
 use crate::frontend::ContainerTag;
-use crate::planner::Target;
 use justitia_share::Weight;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -33,10 +32,6 @@ pub(super) fn apply(
         | ControlRequest::ReplaceSsd { .. } => Ok(()),
         ControlRequest::SetVm { vm, weight, policy } => {
             set_vm(cache, &mut vms.lock(), vm, *weight, *policy)
-        }
-        ControlRequest::PlanVm { vm, plan } => plan_vm(cache, vms.lock().vm(vm)?, *plan),
-        ControlRequest::SetTarget { vm, pool, target } => {
-            set_target(vms.lock().vm(vm)?, vm, pool, *target)
         }
         ControlRequest::UncacheVm { vm } => uncache_vm(cache, vms, vm),
         ControlRequest::SetPool {
@@ -185,41 +180,6 @@ fn set_vm(
     Ok(())
 }
 
-/// All pools begin from the declared weights.
-fn plan_vm(cache: &Cache, vm: &mut Vm, plan: bool) -> Result<(), ServeError> {
-    let mut pools = vm.pools.lock();
-    let specs = pools.iter_mut().map(|pool| {
-        pool.pinned = false;
-        (pool.id, pool.spec)
-    });
-    cache.set_pools(&specs.collect())?;
-    vm.plans = plan;
-    Ok(())
-}
-
-fn set_target(
-    vm: &Vm,
-    vm_name: &str,
-    pool: &str,
-    target: Option<Target>,
-) -> Result<(), ServeError> {
-    if !vm.plans {
-        return Err(ServeError::NotPlanned {
-            vm: vm_name.to_owned(),
-        });
-    }
-    if let Some(found) = target.filter(|target| !target.is_valid()) {
-        return Err(ServeError::Target { found });
-    }
-    let mut pools = vm.pools.lock();
-    named(&pools, vm_name, pool)?;
-    if let Some(pool) = pools.get_mut(pool) {
-        pool.target = target;
-        pool.pinned = false;
-    }
-    Ok(())
-}
-
 /// Its blocks are dropped without the lock: that may take long.
 fn uncache_vm(cache: &Cache, vms: &Mutex<VmRegistry>, name: &str) -> Result<(), ServeError> {
     let id = vms.lock().uncache(name)?;
@@ -268,9 +228,6 @@ fn set_pool(
     if change.weights.is_some() {
         cache.set_pool(id, spec)?;
         pools.set_spec(pool, spec);
-        if let (true, Some(pool)) = (vm.plans, pools.get_mut(pool)) {
-            pool.pinned = true;
-        }
     }
     vm.set_tag(id, change.tag);
     Ok(())

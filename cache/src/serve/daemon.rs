@@ -4,7 +4,6 @@ use super::api::{ControlHandler, ControlRequest, Stats, UnservedDisk};
 use super::change;
 use super::error::ServeError;
 use super::paths::{PathUse, collisions};
-use super::planning::Planning;
 use super::served::Served;
 use super::vms::VmRegistry;
 use crate::backing::RawDisk;
@@ -42,7 +41,6 @@ pub(super) struct Daemon {
     pub(super) unserved: Mutex<BTreeMap<String, String>>,
     /// What is served, or should be. Locked from the beginning of a change of it to its end: there is one at a time.
     pub(super) served: Mutex<Served>,
-    planning: Mutex<Planning>,
 }
 
 impl Daemon {
@@ -58,7 +56,6 @@ impl Daemon {
             vms: Mutex::default(),
             unserved: Mutex::default(),
             served: Mutex::default(),
-            planning: Mutex::default(),
         }
     }
 
@@ -86,11 +83,6 @@ impl Daemon {
         self.cache.set_ssd(None)?;
         served.config.cache.ssd = None;
         Ok(())
-    }
-
-    /// Plans the weights of VMs where that is asked for.
-    pub(super) fn plan(&self) {
-        self.planning.lock().step(&self.cache, &self.vms);
     }
 
     /// Lets go of everything that is served.
@@ -151,7 +143,6 @@ impl ControlHandler for Daemon {
             exports: self.volumes.lock().iter().map(|v| v.stats()).collect(),
             unserved: self.unserved.lock().iter().map(UnservedDisk::new).collect(),
             ports: self.ports.lock().iter().map(|port| port.stats()).collect(),
-            plans: self.planning.lock().plans(),
             pools_of_guests: self.vms.lock().pools_of_guests(),
             clients: {
                 let of_vms = self.of_vms.lock();

@@ -192,9 +192,6 @@ impl Daemon {
                 pools.insert(&pool.name, id, pool.spec);
                 id
             };
-            if let Some(named) = pools.get_mut(&pool.name) {
-                named.target = pool.target;
-            }
             if let Some(tag) = pool.tag {
                 tenant.tags.set(tag, id);
             }
@@ -207,7 +204,6 @@ impl Daemon {
             tenant,
             pools: Arc::new(Mutex::new(pools)),
             disks: BTreeMap::new(),
-            plans: config.plan,
             port_targets: config.port.as_ref().map(|_| port_targets(config)),
         })
     }

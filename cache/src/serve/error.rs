@@ -5,7 +5,6 @@ use crate::backing::OpenError;
 use crate::error::CacheError;
 use crate::frontend::ListenError;
 use crate::nbd::TlsError;
-use crate::planner::Target;
 use justitia_share::WeightError;
 use std::io;
 use std::net::SocketAddr;
@@ -51,20 +50,6 @@ pub enum ServeError {
     /// A pool in no store.
     #[error("expected a weight in memory or on the SSD, found 0 for both")]
     NoWeight,
-    /// A target where nobody goes after it.
-    #[error(
-        "expected VM {vm:?} to have `plan = true`, found that its weights are not planned: `justitia cache set vm {vm} --plan true`"
-    )]
-    NotPlanned {
-        /// The VM.
-        vm: String,
-    },
-    /// A target that is none.
-    #[error("expected {}, found {found}", Target::EXPECTED)]
-    Target {
-        /// What was asked for.
-        found: Target,
-    },
     /// No VM of that name.
     #[error("expected the name of a VM that is served, found {found:?}; there are: {known}")]
     NoVm {

@@ -322,7 +322,6 @@ pub(super) mod tests {
                 verdicts: [("mismatch", 9)].into(),
                 ..Default::default()
             }],
-            plans: Vec::new(),
             pools_of_guests: Default::default(),
             clients: 3,
             vhost_front_ends: 1,

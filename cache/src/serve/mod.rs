@@ -19,7 +19,6 @@ mod metrics_curves;
 mod metrics_names;
 mod metrics_ports;
 mod paths;
-mod planning;
 mod port_target;
 mod preflight;
 mod reload;
@@ -38,8 +37,6 @@ mod test_changes;
 mod test_clients;
 #[cfg(test)]
 mod test_paths;
-#[cfg(test)]
-mod test_planning;
 #[cfg(test)]
 mod test_port;
 #[cfg(test)]
@@ -65,7 +62,6 @@ pub use control::{ControlError, default_control_path, make_directory_of, send_re
 pub use error::ServeError;
 pub use given::{Descriptors, adopt, keep_over_exec, kept_over_exec};
 pub use handover::STORED;
-pub use planning::{NamedPlan, PlannedStore};
 pub use preflight::preflight;
 pub use reload::Reloaded;
 pub use service::Service;

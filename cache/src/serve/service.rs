@@ -12,7 +12,6 @@ use super::handover::{Taken, leave};
 use super::metrics;
 use super::metrics_names::PoolNames;
 use super::paths::{PathUse, collisions};
-use super::planning::PlanningThread;
 use super::reload::Reloaded;
 use crate::cache::Cache;
 use crate::config::CacheConfig;
@@ -31,7 +30,6 @@ pub struct Service {
     daemon: Arc<Daemon>,
     control: Option<ControlServer>,
     metrics: Option<justitia_metrics_http::Server>,
-    planning: PlanningThread,
     tcp: Option<SocketAddr>,
 }
 
@@ -116,17 +114,10 @@ impl Service {
                     .map_err(|source| ServeError::Metrics { address, source })
             })
             .transpose()?;
-        let planned = Arc::clone(&daemon);
-        let planning =
-            PlanningThread::start(move || planned.plan()).map_err(|source| ServeError::Io {
-                what: "cannot start the thread that plans weights",
-                source,
-            })?;
         Ok(Self {
             daemon,
             control,
             metrics,
-            planning,
             tcp,
         })
     }
@@ -152,12 +143,6 @@ impl Service {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.daemon.stats()
-    }
-
-    /// As if a period had passed.
-    #[cfg(test)]
-    pub(super) fn plan(&self) {
-        self.daemon.plan();
     }
 
     #[cfg(test)]
@@ -235,7 +220,6 @@ impl Service {
     fn end(self, leaving: bool, timeout: Duration) -> Ended {
         let control = self.control.map(ControlServer::stop_keeping);
         drop(self.metrics);
-        self.planning.stop();
         let end = Instant::now() + timeout;
         // What is being added or removed is so first, and nothing after that. One that hangs is not waited for.
         let daemon = self.daemon;

@@ -52,7 +52,6 @@ impl Rig {
                     both.unwrap()
                 },
                 tag: None,
-                target: None,
             });
         }
         Self { dir, config }

@@ -19,8 +19,6 @@ pub(super) struct Vm {
     /// Shared with its port.
     pub(super) pools: Arc<Mutex<NamedPools>>,
     pub(super) disks: BTreeMap<String, DiskId>,
-    /// The weights of its pools are planned.
-    pub(super) plans: bool,
     /// What its port knows its disks by, if it has one.
     pub(super) port_targets: Option<PortTargets>,
 }
@@ -63,10 +61,6 @@ impl VmRegistry {
     /// Forgets a disk of a VM. Returns what the cache knows it by; `None` when it does not.
     pub(super) fn remove_disk(&mut self, vm: &str, disk: &str) -> Option<DiskId> {
         self.vms.get_mut(vm)?.disks.remove(disk)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Vm)> {
-        self.vms.iter().map(|(name, vm)| (name.as_str(), vm))
     }
 
     /// The pools that guests have made.

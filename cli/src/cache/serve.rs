@@ -48,7 +48,6 @@ A configuration. Every table but [[vm]] is optional:
   socket = \"/run/justitia/web.sock\"      # this VM's disks alone, for this user alone
   clients = [\"web\"]                      # common or DNS names in its certificates [default: its name]
   policy = \"s3-fifo\"                     # fifo, ghost, sieve, s3-fifo
-  plan = true                              # weights of its pools follow from targets, and for the most hits
 
   [[vm.pool]]                              # \"default\" holds the blocks of no container
   name = \"default\"
@@ -56,7 +55,6 @@ A configuration. Every table but [[vm]] is optional:
   store = \"ssd\"                          # or \"memory\", the default
   # or, in both stores, `memory_weight = 100` and `ssd_weight = 400` in their place
   tag = 7                                  # its container's I/O priority hint, 1 to 1023, over vhost-user
-  hit_percent = 90                         # with plan = true: what it is to reach; or `read_latency_us = 500`
 
   [[vm.disk]]
   name = \"web-root\"                      # the NBD export

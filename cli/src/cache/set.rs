@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use justitia_cache::serve::{ControlRequest, Size, Table};
-use justitia_cache::{Policy, StoreKind, Target};
+use justitia_cache::{Policy, StoreKind};
 use justitia_command::flat;
 use serde_json::json;
 
@@ -37,17 +37,17 @@ struct Vm {
     vm: String,
     /// Serve another VM, until the daemon ends; its disks: `set disk`. With pools or a port: in the configuration, then
     /// SIGHUP
-    #[arg(long, conflicts_with_all = ["uncached", "plan"])]
+    #[arg(long, conflicts_with = "uncached")]
     create: bool,
     /// A unix socket with the disks of the new VM alone
     #[arg(long, value_name = "PATH", requires = "create")]
     socket: Option<PathBuf>,
     /// End its clients once their requests are answered, flush its disks, and serve it no more. A SIGHUP serves it again
     /// as long as it is configured
-    #[arg(long, conflicts_with_all = ["weight", "policy", "uncached", "plan", "create"])]
+    #[arg(long, conflicts_with_all = ["weight", "policy", "uncached", "create"])]
     remove: bool,
     /// Its weight among the VMs, 1 to 10000
-    #[arg(long, required_unless_present_any = ["policy", "uncached", "plan", "create", "remove"])]
+    #[arg(long, required_unless_present_any = ["policy", "uncached", "create", "remove"])]
     weight: Option<u64>,
     /// Which blocks are evicted first
     #[arg(long)]
@@ -55,10 +55,6 @@ struct Vm {
     /// Remove its pools and their blocks, and serve its disks uncached until the daemon is restarted
     #[arg(long, conflicts_with_all = ["weight", "policy"])]
     uncached: bool,
-    /// Plan the weights of its pools, by their targets and for the most hits, or stop that: they have the declared weights
-    /// then. To plan anew forgets which weights were set by hand
-    #[arg(long, value_name = "BOOL", conflicts_with_all = ["weight", "policy", "uncached"])]
-    plan: Option<bool>,
 }
 
 /// A pool's weights in the stores
@@ -69,7 +65,7 @@ struct Pool {
     /// The pool; `default` holds the blocks that belong to no container
     pool: String,
     /// Its weight among the pools of its VM in its store, 1 to 10000
-    #[arg(long, required_unless_present_any = ["store", "memory_weight", "ssd_weight", "tag", "create", "destroy", "hit_percent", "read_latency_us", "no_target"])]
+    #[arg(long, required_unless_present_any = ["store", "memory_weight", "ssd_weight", "tag", "create", "destroy"])]
     weight: Option<u64>,
     /// The one store of its blocks
     #[arg(long)]
@@ -90,23 +86,6 @@ struct Pool {
     /// Remove the pool and its blocks
     #[arg(long, conflicts_with_all = ["weight", "store", "memory_weight", "ssd_weight", "tag", "create"])]
     destroy: bool,
-    #[command(flatten)]
-    target: TargetArgs,
-}
-
-/// What a pool is to reach, where weights are planned
-#[derive(Args)]
-#[group(multiple = false, conflicts_with_all = ["weight", "store", "memory_weight", "ssd_weight", "tag", "create", "destroy"])]
-struct TargetArgs {
-    /// The part of its reads that is to hit, per cent, 1 to 99; where weights are planned (`set vm … --plan true`)
-    #[arg(long, value_name = "PERCENT")]
-    hit_percent: Option<u8>,
-    /// How long a block of 4 KiB that is looked up may wait for the disk on average, hits counted as 0, microseconds; likewise
-    #[arg(long, value_name = "US")]
-    read_latency_us: Option<u32>,
-    /// Nothing is to be reached any more
-    #[arg(long)]
-    no_target: bool,
 }
 
 /// The pool of a disk's cached blocks, whether it is cached, or its size; another disk, or one less
@@ -272,9 +251,6 @@ fn set_vm(args: &Vm) -> anyhow::Result<ControlRequest> {
     if args.uncached {
         return Ok(ControlRequest::UncacheVm { vm });
     }
-    if let Some(plan) = args.plan {
-        return Ok(ControlRequest::PlanVm { vm, plan });
-    }
     Ok(ControlRequest::SetVm {
         vm,
         weight: args.weight,
@@ -307,12 +283,6 @@ fn set_pool(args: &Pool) -> ControlRequest {
     let (vm, pool) = (args.vm.clone(), args.pool.clone());
     if args.destroy {
         return ControlRequest::DestroyPool { vm, pool };
-    }
-    let of = &args.target;
-    let target = of.hit_percent.map(Target::HitPercent);
-    let target = target.or(of.read_latency_us.map(Target::ReadLatencyUs));
-    if of.no_target || target.is_some() {
-        return ControlRequest::SetTarget { vm, pool, target };
     }
     ControlRequest::SetPool {
         vm,

@@ -2,8 +2,8 @@
 
 use justitia_api::escape::plain;
 use justitia_api::units::{bytes, latency, percent};
-use justitia_cache::{Target, Verdict};
-use justitia_share::num::{to_f64, to_u64};
+use justitia_cache::Verdict;
+use justitia_share::num::to_f64;
 use serde_json::Value;
 
 use justitia_view::table::{Column, table};
@@ -13,9 +13,6 @@ pub(super) fn stats(stats: &Value) -> String {
     let mut shown = [stores(stats), pools(stats), disks(stats)].join("\n");
     if each(stats, "ports").next().is_some() {
         shown += &format!("\n{}", ports(stats));
-    }
-    if each(stats, "plans").next().is_some() {
-        shown += &format!("\n{}", plans(stats));
     }
     if let Some(why) = stats["io_uring_unsupported"].as_str() {
         shown += &format!(
@@ -203,46 +200,6 @@ fn disks(stats: &Value) -> String {
     table(&columns, rows.chain(unserved))
 }
 
-/// What is planned for pools: a row for each in each store.
-fn plans(stats: &Value) -> String {
-    let columns = [
-        Column::Text("PLANNED"),
-        Column::Text("STORE"),
-        Column::Text("TARGET"),
-        Column::Number("HAS"),
-        Column::Number("DECLARED"),
-        Column::Number("WEIGHT"),
-        Column::Number("SIZE THEN"),
-        Column::Number("NEEDS"),
-        Column::Text("WHY"),
-    ];
-    let some = |of: &Value, show: fn(f64) -> String| of.as_f64().map_or_else(|| "-".into(), show);
-    let rows = each(stats, "plans").flat_map(|plan| {
-        each(plan, "pools").map(move |pool| {
-            vec![
-                format!("{}/{}", text(plan, "vm"), text(pool, "name")),
-                text(plan, "store"),
-                target(&pool["target"]),
-                some(&pool["hit_ratio"], |part| format!("{:.1} %", part * 100.0)),
-                number(pool, "declared_weight"),
-                number(pool, "weight"),
-                size(pool, "goal_bytes"),
-                some(&pool["needs_bytes"], |size| bytes(to_u64(size))),
-                text(pool, "state"),
-            ]
-        })
-    });
-    table(&columns, rows)
-}
-
-fn target(of: &Value) -> String {
-    match serde_json::from_value::<Option<Target>>(of.clone()) {
-        Ok(Some(target)) => target.to_string(),
-        Ok(None) => "-".to_owned(),
-        Err(_) => "?".to_owned(),
-    }
-}
-
 /// What guests put: a row a VM, with the blocks by what became of them.
 fn ports(stats: &Value) -> String {
     let headings = Verdict::ALL.map(|verdict| verdict.name().replace('_', " ").to_uppercase());
@@ -300,10 +257,6 @@ mod tests {
             },
             "exports": [{ "name": "root", "reads": 7, "inline_hits": 3 }],
             "ports": [{ "vm": "web", "messages": 6, "verdicts": { "accepted": 41, "replayed": 8 } }],
-            "plans": [{ "vm": "web", "store": "memory", "pools": [{
-                "name": "db", "target": { "hit_percent": 90 }, "state": "out-of-reach", "declared_weight": 100,
-                "weight": 140, "goal_bytes": 4096, "needs_bytes": null, "hit_ratio": 0.5,
-            }]}],
             "clients": 2,
         }));
         let below = |heading: &str, value: &str, row: &str| {
@@ -329,9 +282,6 @@ mod tests {
             "{shown}"
         );
         below("INLINE", "3", "root");
-        below("DECLARED", "100", "web/db");
-        below("NEEDS", "-", "web/db");
-        assert!(shown.contains("90 % hits") && shown.contains("out-of-reach"));
         below("ACCEPTED", "41", "web ");
         below("OUT OF RANGE", "0", "web ");
         below("REPLAYED", "8", "web ");

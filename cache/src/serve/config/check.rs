@@ -7,7 +7,6 @@ use super::types::{Config, DiskConfig, Listen, PoolConfig, VmConfig};
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
 use crate::frontend::ContainerTag;
 use crate::nbd::TlsFiles;
-use crate::planner::Target;
 use justitia_share::Weight;
 use std::collections::BTreeSet;
 use toml::Spanned;
@@ -142,11 +141,10 @@ impl VmTable {
             policy,
             socket: self.socket,
             clients,
-            plan: self.plan,
             pools: self
                 .pool
                 .into_iter()
-                .map(|pool| pool.into_config(self.plan, checker))
+                .map(|pool| pool.into_config(checker))
                 .collect(),
             disks: self.disk.into_iter().map(DiskTable::into_config).collect(),
             port,
@@ -178,36 +176,12 @@ impl VmTable {
 }
 
 impl PoolTable {
-    fn into_config(self, planned: bool, checker: &mut Checker) -> PoolConfig {
+    fn into_config(self, checker: &mut Checker) -> PoolConfig {
         PoolConfig {
             spec: self.spec(checker),
-            target: self.target(planned, checker),
             name: self.name.into_inner(),
             tag: self.tag.and_then(|tag| ContainerTag::new(tag.into_inner())),
         }
-    }
-
-    /// What it is to reach.
-    fn target(&self, planned: bool, checker: &mut Checker) -> Option<Target> {
-        let hits = self.hit_percent.as_ref();
-        let hits = hits.map(|hits| (hits.span().start, Target::HitPercent(*hits.get_ref())));
-        let latency = self.read_latency_us.as_ref();
-        let latency =
-            latency.map(|most| (most.span().start, Target::ReadLatencyUs(*most.get_ref())));
-        let (at, target) = hits.or(latency)?;
-        let at = Some(at);
-        if hits.is_some() && latency.is_some() {
-            let both = "expected either `hit_percent` or `read_latency_us`, found both";
-            checker.error(at, both.into());
-        }
-        if !planned {
-            let off = "expected `plan = true` in the VM of a pool with a target, found none: nobody would go after it";
-            checker.error(at, off.into());
-        }
-        if !target.is_valid() {
-            checker.error(at, format!("expected {}, found {target}", Target::EXPECTED));
-        }
-        Some(target)
     }
 
     /// ⟨store, weight⟩, or a weight for each store.

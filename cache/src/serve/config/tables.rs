@@ -78,8 +78,6 @@ pub(super) struct VmTable {
     pub(super) socket: Option<PathBuf>,
     pub(super) clients: Option<Spanned<Vec<String>>>,
     #[serde(default)]
-    pub(super) plan: bool,
-    #[serde(default)]
     pub(super) pool: Vec<PoolTable>,
     #[serde(default)]
     pub(super) disk: Vec<DiskTable>,
@@ -106,8 +104,6 @@ pub(super) struct PoolTable {
     pub(super) memory_weight: Option<Spanned<u64>>,
     pub(super) ssd_weight: Option<Spanned<u64>>,
     pub(super) tag: Option<Spanned<u16>>,
-    pub(super) hit_percent: Option<Spanned<u8>>,
-    pub(super) read_latency_us: Option<Spanned<u32>>,
 }
 
 #[derive(Deserialize)]

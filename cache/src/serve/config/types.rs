@@ -3,7 +3,6 @@
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
 use crate::frontend::{ContainerTag, SocketAccess};
 use crate::nbd::TlsFiles;
-use crate::planner::Target;
 use justitia_link::Serial;
 use justitia_share::Weight;
 use std::net::SocketAddr;
@@ -52,8 +51,6 @@ pub struct VmConfig {
     pub socket: Option<PathBuf>,
     /// Names in the certificates of its clients over TCP: subject's common name or DNS name.
     pub clients: Vec<String>,
-    /// The weights of its pools are planned: by their targets, and for the most hits.
-    pub plan: bool,
     /// Pools for its containers; `default` changes the one for everything else.
     pub pools: Vec<PoolConfig>,
     /// Its disks.
@@ -82,8 +79,6 @@ pub struct PoolConfig {
     pub spec: PoolSpec,
     /// Its container's tag in requests over vhost-user.
     pub tag: Option<ContainerTag>,
-    /// What it is to reach, where weights are planned.
-    pub target: Option<Target>,
 }
 
 /// A disk.
@@ -122,7 +117,6 @@ impl Config {
                 policy: Policy::S3Fifo,
                 socket: None,
                 clients: vec![name.to_owned()],
-                plan: false,
                 pools: Vec::new(),
                 disks: vec![DiskConfig {
                     name: name.to_owned(),

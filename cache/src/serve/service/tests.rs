@@ -64,7 +64,6 @@ fn service(disks: &[(&str, &Arc<Latched>)]) -> Service {
         daemon: Arc::new(daemon),
         control: None,
         metrics: None,
-        planning: PlanningThread::start(|| {}).unwrap(),
         tcp: None,
     }
 }
