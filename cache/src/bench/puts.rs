@@ -8,11 +8,11 @@ use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};
 use crate::disk::CachedDisk;
 use crate::error::CacheError;
+use crate::frontend::Vm;
 use crate::ids::PoolId;
-use crate::port::{NamedPools, Port, PortVm, PutTarget};
+use crate::port::Port;
 use justitia_link::{MAX_BLOCKS, MAX_MESSAGE, PutWriter, Serial, Verdict};
 use justitia_share::Weight;
-use parking_lot::Mutex;
 use serde::Serialize;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -104,18 +104,14 @@ impl Bench {
         let tracked = Arc::new(disk("tracked")?);
         let pool = cache.default_pool(vm)?;
         let serial = Serial::from_bytes([1; Serial::MAX]);
-        let of_port = PortVm {
-            id: vm,
-            name: "vm".into(),
-            pools: Arc::new(Mutex::new(NamedPools::new(pool, Arc::default()))),
-            disks: [(serial, tracked.clone() as Arc<dyn PutTarget>)].into(),
-            may_use_ssd: false,
-        };
+        let vm = Arc::new(Vm::new(&cache, vm, "vm", Vec::new())?);
+        let port = Port::new(cache, vm, false, 0);
+        port.set_disk(serial, Arc::<CachedDisk>::downgrade(&tracked));
         Ok(Self {
             tracked,
             untracked,
             pool,
-            port: Port::new(cache, of_port, 0),
+            port,
             serial,
             sequence: 0,
             messages,

@@ -3,7 +3,7 @@
 use super::curve_stats;
 use super::partition::Partition;
 use super::pool::Pool;
-use super::registry::{Registry, Vm};
+use super::registry::{Registry, VmEntry};
 use super::state::{Cache, highest_weight};
 use super::stats::{CacheStats, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats};
 use crate::block::BLOCK_BYTES;
@@ -55,7 +55,7 @@ impl Cache {
     }
 
     /// The VM at this position of the registry.
-    fn vm_stats(&self, at: usize, id: VmId, vm: &Vm, partitions: &Partitions) -> VmStats {
+    fn vm_stats(&self, at: usize, id: VmId, vm: &VmEntry, partitions: &Partitions) -> VmStats {
         let pools = (0..).zip(&vm.pools).map(|(p, pool)| {
             let memory = partitions.memory.entitlement(at, p);
             pool_stats(pool, memory, partitions.ssd.entitlement(at, p))

@@ -36,6 +36,13 @@ impl Cache {
         Ok(())
     }
 
+    /// The disks with their names, and what they are known by.
+    pub(crate) fn disks(&self) -> Vec<(String, DiskId, VmId)> {
+        let registry = self.registry.lock();
+        let disks = registry.vms.values().flat_map(|vm| &vm.disks);
+        disks.map(|d| (d.name.clone(), d.id, d.vm)).collect()
+    }
+
     /// A disk, and the pool of its blocks that belong to no container.
     pub(crate) fn attach(&self, disk: DiskId) -> Result<(DiskHandle, PoolHandle), CacheError> {
         let disk = self.registry.lock().disk(disk)?;

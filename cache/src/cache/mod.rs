@@ -2,7 +2,7 @@
 //!
 //! Locks, outermost first:
 //!
-//! 1. outside of the cache: the daemon's VMs (`VmRegistry`), then the pools of a VM by name (`NamedPools`)
+//! 1. outside of the cache: the daemon's VMs (`VmRegistry`), then the pools of a VM by name (`VmPools`)
 //! 2. a change of the SSD store from its beginning to its end (`ssd_resize`), then the registry of VMs, pools and disks
 //! 3. the change of the SSD store
 //! 4. the admission lock, which puts wait for when a store is full

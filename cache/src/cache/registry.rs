@@ -21,7 +21,7 @@ pub(super) struct Registry {
     pub(super) config: CacheConfig,
     /// Why the SSD store that is configured could not be had.
     pub(super) ssd_refused: Option<String>,
-    pub(super) vms: BTreeMap<VmId, Vm>,
+    pub(super) vms: BTreeMap<VmId, VmEntry>,
     pub(super) disks: BTreeMap<DiskId, DiskHandle>,
     /// Disks that were removed, which somebody may still serve.
     removed: Vec<Weak<DiskState>>,
@@ -29,7 +29,8 @@ pub(super) struct Registry {
     next: u32,
 }
 
-pub(super) struct Vm {
+/// What the cache knows of a VM: the one place of its weight, its policy, and its pools.
+pub(super) struct VmEntry {
     pub(super) name: String,
     pub(super) weight: Weight,
     pub(super) policy: Policy,
@@ -48,7 +49,7 @@ impl Registry {
         self.next
     }
 
-    pub(super) fn vm(&mut self, vm: VmId) -> Result<&mut Vm, CacheError> {
+    pub(super) fn vm(&mut self, vm: VmId) -> Result<&mut VmEntry, CacheError> {
         self.vms.get_mut(&vm).ok_or(CacheError::NoVm(vm))
     }
 

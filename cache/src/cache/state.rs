@@ -87,7 +87,7 @@ impl Cache {
     }
 
     /// The pool of this id, if it still exists.
-    pub(super) fn pool(&self, id: PoolId) -> Result<PoolHandle, CacheError> {
+    pub(crate) fn pool(&self, id: PoolId) -> Result<PoolHandle, CacheError> {
         self.pool_at(id.index)
             .filter(|pool| pool.id == id)
             .ok_or(CacheError::NoPool(id))

@@ -1,6 +1,6 @@
 //! VMs: added, changed, removed.
 
-use super::registry::Vm;
+use super::registry::VmEntry;
 use super::state::Cache;
 use crate::config::{Policy, PoolSpec};
 use crate::error::CacheError;
@@ -17,7 +17,7 @@ impl Cache {
         let id = VmId(registry.number());
         registry.vms.insert(
             id,
-            Vm {
+            VmEntry {
                 name: name.to_owned(),
                 weight,
                 policy,

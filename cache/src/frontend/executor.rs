@@ -1,7 +1,7 @@
 //! The threads that wait for disks and for the SSD store.
 
 use super::limits::IoLimits;
-use super::tenant::Tenant;
+use super::vm::Vm;
 use super::workers::{Job, Workers};
 
 /// Two pools of threads, shared by all front ends: one waits for disks, which may hang, the other for the SSD store.
@@ -21,12 +21,12 @@ impl Executor {
     }
 
     /// Runs `job` on a thread that may wait for a disk.
-    pub(crate) fn submit_disk(&self, tenant: &Tenant, job: Job) {
-        self.disk.submit(&tenant.disk_queue, job);
+    pub(crate) fn submit_disk(&self, vm: &Vm, job: Job) {
+        self.disk.submit(&vm.disk_queue, job);
     }
 
     /// Runs `job` on a thread that may wait for the SSD store.
-    pub(crate) fn submit_ssd(&self, tenant: &Tenant, job: Job) {
-        self.ssd.submit(&tenant.ssd_queue, job);
+    pub(crate) fn submit_ssd(&self, vm: &Vm, job: Job) {
+        self.ssd.submit(&vm.ssd_queue, job);
     }
 }

@@ -152,7 +152,7 @@ impl<C: RequestContext> IoQueue<C> {
         self.offloaded += 1;
         let completions = Arc::clone(&self.completions);
         let volume = Arc::clone(&self.volume);
-        let tenant = self.volume.tenant();
+        let vm = self.volume.vm();
         match payload {
             Payload::Read(mut data, mut remainder) if remainder.is_on_ssd() => {
                 let work = move || {
@@ -166,14 +166,14 @@ impl<C: RequestContext> IoQueue<C> {
                         Err(e) => answer(&volume, job, Err(e)),
                     });
                 };
-                self.executor.submit_ssd(tenant, Box::new(work));
+                self.executor.submit_ssd(vm, Box::new(work));
             }
             payload => {
                 let work = move || {
                     let result = volume.execute(&job.request, payload);
                     completions.push(answer(&volume, job, result));
                 };
-                self.executor.submit_disk(tenant, Box::new(work));
+                self.executor.submit_disk(vm, Box::new(work));
             }
         }
     }

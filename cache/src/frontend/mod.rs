@@ -2,8 +2,8 @@
 //!
 //! A front end takes requests off its transport and answers them. In between, a request is the same for all of them:
 //! an `IoRequest` to a [`Volume`], executed by the `IoQueue` of the connection, which uses an io_uring of its own
-//! and hands what may wait to the threads of the `Executor`. The [`Tenant`] holds what the volumes of one VM share:
-//! its part of these threads and its limit of connections.
+//! and hands what may wait to the threads of the `Executor`. The [`Vm`] holds what the volumes of one VM share:
+//! its pools, its part of these threads, and its limit of connections.
 
 mod backend;
 mod budget;
@@ -18,8 +18,7 @@ mod limits;
 mod log_limit;
 mod request;
 mod socket;
-mod tags;
-mod tenant;
+mod vm;
 mod volume;
 mod waker;
 mod workers;
@@ -38,7 +37,7 @@ pub(crate) use log_limit::LogLimit;
 pub(crate) use request::{IoRequest, Operation, Outcome, Payload};
 pub(crate) use socket::unix_listener;
 pub use socket::{ListenError, SocketAccess};
-pub use tags::ContainerTag;
-pub use tenant::Tenant;
+pub(crate) use vm::VmPools;
+pub use vm::{ContainerTag, Vm};
 pub use volume::{Volume, VolumeStats};
 pub(crate) use waker::Waker;

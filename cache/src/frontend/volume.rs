@@ -3,8 +3,7 @@
 use super::backend::{Allocation, Backend};
 use super::gate::Gates;
 use super::log_limit::LogLimit;
-use super::tags::ContainerTag;
-use super::tenant::Tenant;
+use super::vm::{ContainerTag, Vm};
 use super::write_order::WriteOrder;
 use crate::cache::PoolHandle;
 use justitia_link::Serial;
@@ -20,7 +19,7 @@ pub struct Volume {
     read_only: bool,
     backend: Backend,
     allocation: Option<Arc<dyn Allocation>>,
-    tenant: Arc<Tenant>,
+    vm: Arc<Vm>,
     counters: Counters,
     /// Of its writes, whatever connection they came by.
     pub(super) write_order: Arc<WriteOrder>,
@@ -77,7 +76,7 @@ impl Volume {
             read_only: false,
             backend,
             allocation: None,
-            tenant: Arc::default(),
+            vm: Arc::default(),
             counters: Counters::default(),
             write_order: Arc::default(),
             gates: Gates::default(),
@@ -108,8 +107,8 @@ impl Volume {
 
     /// Makes it a disk of this VM.
     #[must_use]
-    pub fn of_tenant(mut self, tenant: &Arc<Tenant>) -> Self {
-        self.tenant = Arc::clone(tenant);
+    pub fn of_vm(mut self, vm: &Arc<Vm>) -> Self {
+        self.vm = Arc::clone(vm);
         self
     }
 
@@ -157,8 +156,8 @@ impl Volume {
 
     /// The VM that it belongs to.
     #[must_use]
-    pub const fn tenant(&self) -> &Arc<Tenant> {
-        &self.tenant
+    pub const fn vm(&self) -> &Arc<Vm> {
+        &self.vm
     }
 
     /// What it has done.
@@ -195,11 +194,7 @@ impl Volume {
 
     /// The pool of a container; `None` for the VM's default pool. A tag that no pool has is counted.
     pub(crate) fn pool_of(&self, tag: ContainerTag) -> Option<PoolHandle> {
-        let found = self
-            .tenant
-            .tags
-            .get(tag)
-            .and_then(|id| self.backend.pool(id));
+        let found = self.vm.tags.get(tag).and_then(|id| self.backend.pool(id));
         if found.is_none() && matches!(self.backend, Backend::Cached(_)) {
             self.counters.unknown_tags.fetch_add(1, Ordering::Relaxed);
         }

@@ -7,10 +7,10 @@ use crate::block_dev::{Disk, RamDisk};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};
 use crate::disk::CachedDisk;
-use crate::port::{NamedPools, Port, PortVm, PutTarget};
+use crate::frontend::Vm;
+use crate::port::Port;
 use justitia_link::{Area, MAX_BLOCKS, MAX_MESSAGE, PAGE, PutWriter, Serial, Verdict};
 use justitia_share::Weight;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -176,21 +176,12 @@ fn machines() -> (Arc<Cache>, Written, Vec<Port>) {
         begun: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
         ended: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
     };
-    let pools = NamedPools::new(cache.default_pool(vm).unwrap(), Arc::default());
-    let pools = Arc::new(Mutex::new(pools));
+    let vm = Arc::new(Vm::new(&cache, vm, "vm", Vec::new()).unwrap());
     let port = |_| {
-        let vm = PortVm {
-            id: vm,
-            name: "vm".into(),
-            pools: pools.clone(),
-            disks: [(
-                Serial::new("disk").unwrap(),
-                disk.clone() as Arc<dyn PutTarget>,
-            )]
-            .into(),
-            may_use_ssd: false,
-        };
-        Port::new(cache.clone(), vm, 1)
+        let port = Port::new(cache.clone(), vm.clone(), false, 1);
+        let target = Arc::<CachedDisk>::downgrade(&disk);
+        port.set_disk(Serial::new("disk").unwrap(), target);
+        port
     };
     let ports: Vec<Port> = (0..GUESTS).map(port).collect();
     (cache, written, ports)

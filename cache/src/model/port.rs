@@ -2,10 +2,10 @@
 
 use crate::block::Block;
 use crate::cache::Cache;
-use crate::config::PoolSpec;
 use crate::disk::CachedDisk;
+use crate::frontend::Vm;
 use crate::ids::{DiskId, PoolId, VmId};
-use crate::port::{NamedPools, Port, PortVm, PutTarget};
+use crate::port::{Port, PutTarget};
 use justitia_link::{Serial, Verdict};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -26,17 +26,14 @@ impl PutTarget for Slot {
 /// The ports, one a VM.
 pub(super) struct Ports {
     pub(super) ports: Vec<Port>,
-    pools: Vec<Arc<Mutex<NamedPools>>>,
+    cache: Arc<Cache>,
+    vms: Vec<Arc<Vm>>,
     slots: Vec<Arc<Slot>>,
     pub(super) sequence: u64,
 }
 
 pub(super) fn serial(disk: usize) -> Serial {
     Serial::new(["a", "b", "c"][disk]).unwrap()
-}
-
-fn name(pool: usize) -> &'static str {
-    ["default", "memory", "ssd"][pool % 3]
 }
 
 impl Ports {
@@ -51,29 +48,25 @@ impl Ports {
             .iter()
             .map(|disk| Arc::new(Slot(Mutex::new(disk.clone()))))
             .collect();
-        let named = (0..vms.len()).map(|v| {
-            let mut named = NamedPools::new(pools[v * 3], Arc::default());
-            for (p, id) in (1..).zip(&pools[v * 3 + 1..v * 3 + 3]) {
-                named.insert(name(p), *id, PoolSpec::default());
+        let vms = vms.iter().enumerate().map(|(v, id)| {
+            let vm = Vm::new(cache, *id, "vm", Vec::new()).unwrap();
+            for id in &pools[v * 3 + 1..v * 3 + 3] {
+                vm.pools.lock().insert(cache.pool(*id).unwrap());
             }
-            Arc::new(Mutex::new(named))
+            Arc::new(vm)
         });
-        let named: Vec<_> = named.collect();
-        let port = |(v, pools): (usize, &Arc<Mutex<NamedPools>>)| {
-            let own = (0..disks.len()).filter(|d| vm_of[*d] == v);
-            let disks = own.map(|d| (serial(d), slots[d].clone() as Arc<dyn PutTarget>));
-            let vm = PortVm {
-                id: vms[v],
-                name: "vm".into(),
-                pools: pools.clone(),
-                disks: disks.collect(),
-                may_use_ssd: true,
-            };
-            Port::new(cache.clone(), vm, 1)
+        let vms: Vec<_> = vms.collect();
+        let port = |(v, vm): (usize, &Arc<Vm>)| {
+            let port = Port::new(cache.clone(), vm.clone(), true, 1);
+            for d in (0..disks.len()).filter(|d| vm_of[*d] == v) {
+                port.set_disk(serial(d), Arc::<Slot>::downgrade(&slots[d]));
+            }
+            port
         };
         Self {
-            ports: named.iter().enumerate().map(port).collect(),
-            pools: named,
+            ports: vms.iter().enumerate().map(port).collect(),
+            cache: cache.clone(),
+            vms,
             slots,
             sequence: 0,
         }
@@ -84,9 +77,9 @@ impl Ports {
     }
 
     /// A pool was destroyed and made again.
-    pub(super) fn recreated(&self, p: usize, id: PoolId) {
-        let mut pools = self.pools[p / 3].lock();
-        pools.remove(name(p));
-        pools.insert(name(p), id, PoolSpec::default());
+    pub(super) fn recreated(&self, p: usize, old: PoolId, new: PoolId) {
+        let mut pools = self.vms[p / 3].pools.lock();
+        pools.remove(old);
+        pools.insert(self.cache.pool(new).unwrap());
     }
 }

@@ -65,7 +65,7 @@ impl World {
             let spec = PoolSpec::new(Some(Weight::default()), ssd).unwrap();
             self.pools[p] = cache.create_pool(self.vms[p / 3], "again", spec).unwrap();
             assert!(cache.set_pool(gone, spec).is_err());
-            self.ports.recreated(p, self.pools[p]);
+            self.ports.recreated(p, gone, self.pools[p]);
         } else {
             assert_eq!(p % 3, 0, "only a VM's first pool stays");
         }

@@ -58,7 +58,7 @@ impl View {
     fn shows(&self, export: &Export) -> bool {
         match &self.identity {
             Identity::Anonymous => true,
-            Identity::Certified(names) => export.volume().tenant().admits(names),
+            Identity::Certified(names) => export.volume().vm().admits(names),
         }
     }
 

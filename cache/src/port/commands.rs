@@ -1,9 +1,9 @@
 //! Commands of a guest, about the pools of its own VM (the paper, section 4.1).
 
 use super::device::Port;
-use super::pools::NamedPools;
 use crate::config::{PoolSpec, StoreKind};
 use crate::error::CacheError;
+use crate::frontend::VmPools;
 use crate::ids::PoolId;
 use justitia_link::{Answer, Command, MAX_POOLS, Name, Serial, Status, Store, Verdict};
 use justitia_share::Weight;
@@ -32,11 +32,9 @@ impl Port {
                 weight,
                 ssd_weight,
             } => {
-                let pool = pools.by_number_mut(pool).ok_or(Status::NoPool)?;
-                let spec = self.specified(pool.spec, store, weight, ssd_weight)?;
-                self.cache.set_pool(pool.id, spec).map_err(failed)?;
-                pool.spec = spec;
-                Ok(())
+                let pool = &pools.by_number(pool).ok_or(Status::NoPool)?.pool;
+                let spec = self.specified(pool.spec(), store, weight, ssd_weight)?;
+                self.cache.set_pool(pool.id, spec).map_err(failed)
             }
             Command::Destroy { pool } => {
                 let id = Self::take(&mut pools, pool)?;
@@ -49,7 +47,7 @@ impl Port {
                 first,
                 blocks,
             } => {
-                let to = pools.by_number(pool).ok_or(Status::NoPool)?.id;
+                let to = pools.by_number(pool).ok_or(Status::NoPool)?.pool.id;
                 drop(pools);
                 let moved = self.migrate(to, serial, first, blocks)?;
                 answer.verdicts.add(Verdict::Accepted, moved);
@@ -60,7 +58,7 @@ impl Port {
         }
     }
 
-    fn create(&self, pools: &mut NamedPools, name: &Name, spec: PoolSpec) -> Result<u32, Status> {
+    fn create(&self, pools: &mut VmPools, name: &Name, spec: PoolSpec) -> Result<u32, Status> {
         if pools.get(name.as_str()).is_some() {
             return Err(Status::PoolExists);
         }
@@ -68,7 +66,8 @@ impl Port {
             return Err(Status::TooManyPools);
         }
         let id = self.cache.create_pool(self.vm.id, name.as_str(), spec);
-        Ok(pools.add(name.as_str(), id.map_err(failed)?, spec, true))
+        let pool = id.and_then(|id| self.cache.pool(id)).map_err(failed)?;
+        Ok(pools.insert_of_guest(pool))
     }
 
     /// What a guest asks for of a pool that has `old`. A pool that the host lets use both stores keeps the other, unless the
@@ -94,13 +93,13 @@ impl Port {
     }
 
     /// Takes a pool that the guest has made from the VM's list. It is emptied without the list's lock.
-    fn take(pools: &mut NamedPools, number: u32) -> Result<PoolId, Status> {
-        let pool = pools.by_number(number).ok_or(Status::NoPool)?;
-        if !pool.created_over_port {
+    fn take(pools: &mut VmPools, number: u32) -> Result<PoolId, Status> {
+        let of = pools.by_number(number).ok_or(Status::NoPool)?;
+        if !of.created_over_port {
             return Err(Status::NotYours);
         }
-        let id = pool.id;
-        pools.remove_number(number);
+        let id = of.pool.id;
+        pools.remove(id);
         Ok(id)
     }
 
@@ -124,9 +123,8 @@ impl Port {
             Store::Memory => StoreKind::Memory,
             Store::Ssd => StoreKind::Ssd,
         };
-        let allowed = wanted == StoreKind::Memory
-            || has.weight(StoreKind::Ssd).is_some()
-            || self.vm.may_use_ssd;
+        let allowed =
+            wanted == StoreKind::Memory || has.weight(StoreKind::Ssd).is_some() || self.may_use_ssd;
         allowed.then_some(wanted).ok_or(Status::Store)
     }
 }

@@ -1,48 +1,42 @@
 //! The port as a disk: what is written is a message, what is read are answers.
 
-use super::pools::NamedPools;
 use super::state::PortState;
 use super::stats::PortStats;
 use super::target::PutTarget;
 use crate::block_dev::{Disk, check_range};
 use crate::cache::Cache;
-use crate::ids::{PoolId, VmId};
+use crate::frontend::Vm;
+use crate::ids::PoolId;
 use justitia_link::{
     Answer, Body, Command, DEFAULT_POOL, Decoded, Fault, PORT_SIZE, Put, Serial, Status, Tally,
     Verdict, decode,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
-
-/// The VM of a port.
-pub(crate) struct PortVm {
-    pub(crate) id: VmId,
-    pub(crate) name: String,
-    /// Its pools, which the host changes, too.
-    pub(crate) pools: Arc<Mutex<NamedPools>>,
-    /// Its cached disks, as its guest names them.
-    pub(crate) disks: BTreeMap<Serial, Arc<dyn PutTarget>>,
-    /// Its guest may choose the SSD store for its pools.
-    pub(crate) may_use_ssd: bool,
-}
 
 /// A port.
 pub(crate) struct Port {
     pub(super) cache: Arc<Cache>,
-    pub(super) vm: PortVm,
+    pub(super) vm: Arc<Vm>,
+    /// The disks that its guest may put to, by the serials that its guest sees. They come and go, while the port stays.
+    disks: RwLock<BTreeMap<Serial, Weak<dyn PutTarget>>>,
+    /// Its guest may choose the SSD store for its pools.
+    pub(super) may_use_ssd: bool,
     state: Mutex<PortState>,
 }
 
 impl Port {
     /// The port of a VM. `start` is a number of this start of the daemon.
-    pub(crate) fn new(cache: Arc<Cache>, vm: PortVm, start: u64) -> Self {
+    pub(crate) fn new(cache: Arc<Cache>, vm: Arc<Vm>, may_use_ssd: bool, start: u64) -> Self {
         let state = PortState::new(&vm.name, start, &vm.pools.lock());
         Self {
             cache,
             vm,
+            disks: RwLock::default(),
+            may_use_ssd,
             state: Mutex::new(state),
         }
     }
@@ -52,8 +46,18 @@ impl Port {
         self.state.lock().stats()
     }
 
-    pub(super) fn target(&self, serial: Serial) -> Option<&dyn PutTarget> {
-        self.vm.disks.get(&serial).map(|disk| &**disk)
+    /// The name of its VM.
+    pub(crate) fn vm_name(&self) -> &str {
+        &self.vm.name
+    }
+
+    /// From now on the serial is this disk's. The port does not keep it from being removed.
+    pub(crate) fn set_disk(&self, serial: Serial, disk: Weak<dyn PutTarget>) {
+        self.disks.write().insert(serial, disk);
+    }
+
+    pub(super) fn target(&self, serial: Serial) -> Option<Arc<dyn PutTarget>> {
+        self.disks.read().get(&serial)?.upgrade()
     }
 
     /// Handles what was written: all of one write.
@@ -113,10 +117,10 @@ impl Port {
     fn pool(&self, number: u32) -> (u32, Option<PoolId>) {
         let pools = self.vm.pools.lock();
         match pools.by_number(number) {
-            Some(pool) => (number, Some(pool.id)),
+            Some(of) => (number, Some(of.pool.id)),
             None => (
                 DEFAULT_POOL,
-                pools.by_number(DEFAULT_POOL).map(|pool| pool.id),
+                pools.by_number(DEFAULT_POOL).map(|of| of.pool.id),
             ),
         }
     }

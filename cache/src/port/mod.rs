@@ -8,7 +8,6 @@
 
 mod commands;
 mod device;
-mod pools;
 mod state;
 mod stats;
 mod target;
@@ -19,7 +18,6 @@ mod test;
 #[cfg(test)]
 mod test_hostile;
 
-pub(crate) use device::{Port, PortVm};
-pub(crate) use pools::NamedPools;
+pub(crate) use device::Port;
 pub use stats::PortStats;
 pub(crate) use target::PutTarget;

@@ -1,10 +1,10 @@
 //! What a port remembers between messages.
 
-use super::pools::NamedPools;
 use super::stats::PortStats;
 use super::window::Window;
 use crate::cache::{PoolStats, VmStats};
 use crate::config::StoreKind;
+use crate::frontend::VmPools;
 use crate::token_bucket::TokenBucket;
 use justitia_link::{
     Answer, AreaHeader, AreaWriter, MAX_ANSWERS, Name, PORT_SIZE, PoolRow, ReadTime, Store,
@@ -33,7 +33,7 @@ pub(super) struct PortState {
 }
 
 impl PortState {
-    pub(super) fn new(vm: &str, start: u64, pools: &NamedPools) -> Self {
+    pub(super) fn new(vm: &str, start: u64, pools: &VmPools) -> Self {
         let mut area = Box::new([0; PORT_SIZE]);
         // Marks it as an area.
         AreaWriter::new(&mut area);
@@ -64,12 +64,13 @@ impl PortState {
     }
 
     /// Brings the pool table up to date: with these figures, or with the last ones.
-    pub(super) fn list(&mut self, pools: &NamedPools, figures: Option<&VmStats>) {
+    pub(super) fn list(&mut self, pools: &VmPools, figures: Option<&VmStats>) {
         if let Some(figures) = figures {
             (self.header.missed, self.header.hit) = read_times(figures);
         }
         let old = std::mem::take(&mut self.rows);
-        for (number, pool) in pools.iter() {
+        for (number, of) in pools.iter() {
+            let (pool, spec) = (&of.pool, of.pool.spec());
             let before = old.iter().find(|row| row.number == number);
             let name = Name::cut(&pool.name);
             let Some(mut row) = before
@@ -78,17 +79,17 @@ impl PortState {
             else {
                 continue;
             };
-            row.weight = pool.spec.first_weight().into();
-            row.store = match pool.spec.first_store() {
+            row.weight = spec.first_weight().into();
+            row.store = match spec.first_store() {
                 StoreKind::Memory => Store::Memory,
                 StoreKind::Ssd => Store::Ssd,
             };
-            let ssd = pool.spec.weight(StoreKind::Ssd);
-            let ssd = ssd.filter(|_| pool.spec.is_hybrid());
+            let ssd = spec.weight(StoreKind::Ssd);
+            let ssd = ssd.filter(|_| spec.is_hybrid());
             row.ssd_weight = ssd.map_or(0, u32::from);
-            row.created_over_port = pool.created_over_port;
-            row.offered = pool.offered;
-            row.accepted = pool.accepted;
+            row.created_over_port = of.created_over_port;
+            row.offered = of.offered;
+            row.accepted = of.accepted;
             let mut all = figures.into_iter().flat_map(|vm| &vm.pools);
             if let Some(found) = all.find(|found| found.id == pool.id) {
                 fill_in(&mut row, found);

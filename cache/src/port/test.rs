@@ -1,18 +1,18 @@
 //! A port as a guest uses it.
 
-use super::{NamedPools, Port, PortVm, PutTarget};
+use super::Port;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::block_dev::{Disk, RamDisk};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
 use crate::disk::CachedDisk;
+use crate::frontend::Vm;
 use crate::ids::VmId;
 use justitia_link::{
     Answer, Area, Command, Name, PAGE, PORT_SIZE, PoolRow, PutWriter, Serial, Status, Store,
     Verdict,
 };
 use justitia_share::Weight;
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// A guest with a disk of 64 blocks, each with a content of its own, and a port.
@@ -43,10 +43,10 @@ pub(super) fn cache_of(blocks: u64) -> Arc<Cache> {
 pub(super) fn guest(cache: &Arc<Cache>, name: &str, ssd: bool) -> Guest {
     let vm = cache.add_vm(name, Weight::default(), Policy::Fifo).unwrap();
     cache.track_residency(vm, 1 << 20).unwrap();
-    let first = cache.default_pool(vm).unwrap();
-    let mut pools = NamedPools::new(first, Arc::default());
+    let served = Arc::new(Vm::new(cache, vm, name, Vec::new()).unwrap());
     let own = cache.create_pool(vm, "host", PoolSpec::default()).unwrap();
-    assert_eq!(pools.insert("host", own, PoolSpec::default()), 1);
+    let own = cache.pool(own).unwrap();
+    assert_eq!(served.pools.lock().insert(own), 1);
     let id = cache.add_disk(vm, "disk").unwrap();
     let backing = Arc::new(RamDisk::new(64 * BLOCK_SIZE));
     for block in 0..64 {
@@ -55,18 +55,14 @@ pub(super) fn guest(cache: &Arc<Cache>, name: &str, ssd: bool) -> Guest {
             .unwrap();
     }
     let disk = Arc::new(CachedDisk::new(backing, cache.clone(), id, Mode::Exclusive).unwrap());
-    let vm_of_port = PortVm {
-        id: vm,
-        name: name.into(),
-        pools: Arc::new(Mutex::new(pools)),
-        disks: [(serial(), disk.clone() as Arc<dyn PutTarget>)].into(),
-        may_use_ssd: ssd,
-    };
+    let port = Port::new(cache.clone(), served, ssd, 77);
+    let target = Arc::downgrade(&disk);
+    port.set_disk(serial(), target);
     Guest {
         cache: cache.clone(),
         vm,
         disk,
-        port: Port::new(cache.clone(), vm_of_port, 77),
+        port,
         sequence: 0,
     }
 }

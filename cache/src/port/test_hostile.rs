@@ -174,11 +174,11 @@ fn a_vm_has_only_so_many_pools_over_its_port() {
     let mut g = guest(&cache, "web", false);
     {
         let mut pools = g.port.vm.pools.lock();
-        for n in pools.len()..256 {
+        for _ in pools.len()..256 {
             let id = cache
                 .create_pool(g.vm, "more", PoolSpec::default())
                 .unwrap();
-            pools.insert(&format!("more {n}"), id, PoolSpec::default());
+            pools.insert(g.cache.pool(id).unwrap());
         }
     }
     assert_eq!(g.create("one more").status, Status::TooManyPools);

@@ -8,7 +8,9 @@ use super::vms::{VmRegistry, named};
 use crate::block::BLOCK_BYTES;
 use crate::cache::Cache;
 use crate::config::{Policy, PoolSpec, StoreKind};
-use crate::frontend::ContainerTag;
+use crate::error::CacheError;
+use crate::frontend::{ContainerTag, Vm};
+use crate::ids::{DiskId, PoolId, VmId};
 use justitia_share::Weight;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -31,7 +33,7 @@ pub(super) fn apply(
         | ControlRequest::RemoveSsd
         | ControlRequest::ReplaceSsd { .. } => Ok(()),
         ControlRequest::SetVm { vm, weight, policy } => {
-            set_vm(cache, &mut vms.lock(), vm, *weight, *policy)
+            set_vm(cache, vms.lock().vm(vm)?, *weight, *policy)
         }
         ControlRequest::UncacheVm { vm } => uncache_vm(cache, vms, vm),
         ControlRequest::SetPool {
@@ -46,9 +48,9 @@ pub(super) fn apply(
                 tag: tag.map(container_tag).transpose()?,
             };
             if *create {
-                create_pool(cache, &mut vms.lock(), vm, pool, change)
+                create_pool(cache, vms.lock().vm(vm)?, pool, change)
             } else {
-                set_pool(cache, &mut vms.lock(), vm, pool, change)
+                set_pool(cache, vms.lock().vm(vm)?, pool, change)
             }
         }
         ControlRequest::DestroyPool { vm, pool } => destroy_pool(cache, vms, vm, pool),
@@ -58,7 +60,8 @@ pub(super) fn apply(
             offset,
             length,
         } => migrate_disk(cache, vms, disk, pool, *offset, *length),
-        ControlRequest::UncacheDisk { disk } => uncache_disk(cache, vms, disk),
+        // Its blocks are dropped without a lock: that may take long.
+        ControlRequest::UncacheDisk { disk } => Ok(cache.remove_disk(cached_disk(cache, disk)?.0)?),
         // Shrinking evicts, which may take a while; names do not change by it.
         ControlRequest::SetStore { store, size } => Ok(cache.resize(*store, size.0)?),
     }
@@ -163,16 +166,14 @@ fn container_tag(found: u16) -> Result<ContainerTag, ServeError> {
 
 fn set_vm(
     cache: &Cache,
-    vms: &mut VmRegistry,
-    name: &str,
+    vm: &Vm,
     weight: Option<u64>,
     policy: Option<Policy>,
 ) -> Result<(), ServeError> {
     let weight = weight.map(Weight::try_from).transpose()?;
-    let vm = vms.vm(name)?;
     if let Some(weight) = weight {
         cache.set_vm_weight(vm.id, weight)?;
-        vm.tenant.set_weight(weight);
+        vm.set_weight(weight);
     }
     if let Some(policy) = policy {
         cache.set_vm_policy(vm.id, policy)?;
@@ -186,18 +187,11 @@ fn uncache_vm(cache: &Cache, vms: &Mutex<VmRegistry>, name: &str) -> Result<(), 
     Ok(cache.remove_vm(id)?)
 }
 
-fn create_pool(
-    cache: &Cache,
-    vms: &mut VmRegistry,
-    vm_name: &str,
-    pool: &str,
-    change: PoolChange,
-) -> Result<(), ServeError> {
-    let vm = vms.vm(vm_name)?;
+fn create_pool(cache: &Cache, vm: &Vm, pool: &str, change: PoolChange) -> Result<(), ServeError> {
     let mut pools = vm.pools.lock();
     if pools.get(pool).is_some() {
         return Err(ServeError::PoolExists {
-            vm: vm_name.to_owned(),
+            vm: vm.name.clone(),
             found: pool.to_owned(),
         });
     }
@@ -207,30 +201,33 @@ fn create_pool(
         });
     }
     let spec = change.weights;
-    let spec = spec.applied_to(PoolSpec::default(), vm_name, pool)?;
+    let spec = spec.applied_to(PoolSpec::default(), &vm.name, pool)?;
     let id = cache.create_pool(vm.id, pool, spec)?;
-    pools.insert(pool, id, spec);
-    vm.set_tag(id, change.tag);
+    pools.insert(cache.pool(id)?);
+    set_tag(vm, id, change.tag);
     Ok(())
 }
 
-fn set_pool(
-    cache: &Cache,
-    vms: &mut VmRegistry,
-    vm_name: &str,
-    pool: &str,
-    change: PoolChange,
-) -> Result<(), ServeError> {
-    let vm = vms.vm(vm_name)?;
-    let mut pools = vm.pools.lock();
-    let (id, old) = named(&pools, vm_name, pool)?;
-    let spec = change.weights.applied_to(old, vm_name, pool)?;
+fn set_pool(cache: &Cache, vm: &Vm, pool: &str, change: PoolChange) -> Result<(), ServeError> {
+    // Locked to the end: the guest changes weights, too.
+    let pools = vm.pools.lock();
+    let pool = named(&pools, &vm.name, pool)?;
+    let spec = change
+        .weights
+        .applied_to(pool.spec(), &vm.name, &pool.name)?;
     if change.weights.is_some() {
-        cache.set_pool(id, spec)?;
-        pools.set_spec(pool, spec);
+        cache.set_pool(pool.id, spec)?;
     }
-    vm.set_tag(id, change.tag);
+    set_tag(vm, pool.id, change.tag);
     Ok(())
+}
+
+/// Gives a pool this tag instead of the one it had, if there is one; a pool that had it loses it.
+fn set_tag(vm: &Vm, pool: PoolId, tag: Option<ContainerTag>) {
+    if let Some(tag) = tag {
+        vm.tags.remove(pool);
+        vm.tags.set(tag, pool);
+    }
 }
 
 /// The pool is emptied without the locks, for which the VM's puts and all other changes wait: that may take long.
@@ -241,11 +238,11 @@ fn destroy_pool(
     pool: &str,
 ) -> Result<(), ServeError> {
     let closed = {
-        let mut vms = vms.lock();
+        let vms = vms.lock();
         let mut pools = vms.vm(vm_name)?.pools.lock();
-        let (id, _) = named(&pools, vm_name, pool)?;
+        let id = named(&pools, vm_name, pool)?.id;
         let closed = cache.close_pool(id)?;
-        pools.remove(pool);
+        pools.remove(id);
         closed
     };
     cache.drop_pool(closed);
@@ -262,10 +259,11 @@ fn migrate_disk(
     length: Option<Size>,
 ) -> Result<(), ServeError> {
     let (id, to) = {
-        let mut vms = vms.lock();
-        let (vm_name, vm, id) = vms.disk(disk)?;
-        let (to, _) = named(&vm.pools.lock(), vm_name, pool)?;
-        (id, to)
+        let vms = vms.lock();
+        let (id, vm) = cached_disk(cache, disk)?;
+        let vm = vms.iter().find(|known| known.id == vm);
+        let vm = vm.ok_or(CacheError::NoDisk(id))?;
+        (id, named(&vm.pools.lock(), &vm.name, pool)?.id)
     };
     let end = length.map_or(u64::MAX, |l| offset.0.saturating_add(l.0));
     // Whole blocks of the range: a block that begins before it stays.
@@ -274,13 +272,16 @@ fn migrate_disk(
     Ok(())
 }
 
-/// As [`uncache_vm`].
-fn uncache_disk(cache: &Cache, vms: &Mutex<VmRegistry>, disk: &str) -> Result<(), ServeError> {
-    let id = {
-        let mut vms = vms.lock();
-        let (_, vm, id) = vms.disk(disk)?;
-        vm.disks.remove(disk);
-        id
-    };
-    Ok(cache.remove_disk(id)?)
+/// A cached disk, and its VM. Names of disks are unique.
+pub(super) fn cached_disk(cache: &Cache, name: &str) -> Result<(DiskId, VmId), ServeError> {
+    let disks = cache.disks();
+    let found = disks.iter().find(|(known, ..)| known == name);
+    let found = found.map(|(_, disk, vm)| (*disk, *vm));
+    found.ok_or_else(|| {
+        let known: Vec<_> = disks.iter().map(|(known, ..)| known.as_str()).collect();
+        ServeError::NoDisk {
+            found: name.to_owned(),
+            known: known.join(", "),
+        }
+    })
 }

@@ -3,20 +3,17 @@
 use super::config::{DiskConfig, PortConfig, VmConfig};
 use super::daemon::Daemon;
 use super::error::ServeError;
-use super::port_target::PortTarget;
-use super::vms::{PortTargets, Vm};
 use crate::backing::{OpenError, OpenOptions, RawDisk};
 use crate::cache::random;
 use crate::disk::CachedDisk;
-use crate::frontend::{Backend, SocketAccess, Tenant, Volume};
+use crate::frontend::{Backend, SocketAccess, Vm, Volume};
 use crate::ids::VmId;
 use crate::nbd::{Export, Limits};
-use crate::port::{NamedPools, Port, PortVm};
+use crate::port::{Port, PutTarget};
 use crate::vhost::VhostServer;
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What was added of a VM, and is not listened for yet.
 #[derive(Default)]
@@ -51,13 +48,16 @@ impl Daemon {
         let mut vms = self.vms.lock();
         let is_new = !vms.knows(&config.name);
         if is_new {
-            let vm = self.new_vm(config)?;
-            vms.insert(&config.name, vm);
+            vms.insert(self.new_vm(config)?);
             added.socket.clone_from(&config.socket);
         } else if opened.is_empty() {
             return Ok(added);
         }
         let vm = vms.vm(&config.name)?;
+        let port = match (&config.port, is_new) {
+            (Some(port), true) => Some(self.new_port(port, vm)?),
+            _ => self.port_of(&config.name),
+        };
         for (disk, raw) in opened {
             let volume = match self.volume_of(vm, disk, raw) {
                 Ok(volume) => Arc::new(volume),
@@ -67,16 +67,18 @@ impl Daemon {
                     continue;
                 }
             };
-            if disk.mode.is_some() {
-                vm.known_to_port(&config.name, disk, &volume);
+            if let (Some(port), Some(serial)) = (&port, disk.serial.filter(|_| disk.mode.is_some()))
+            {
+                let target: Weak<Volume> = Arc::downgrade(&volume);
+                port.set_disk(serial, target as Weak<dyn PutTarget>);
             }
             self.volumes.lock().push(Arc::clone(&volume));
             let description = format!("disk {} of VM {}", disk.name, config.name);
             let export = Arc::new(Export::new(volume, &description));
             added.exports.push((export, disk.vhost.clone()));
         }
-        if let (Some(port), true) = (&config.port, is_new) {
-            let volume = self.add_port(config, port, vm)?;
+        if let (Some(of), Some(device), true) = (&config.port, port, is_new) {
+            let volume = Volume::new(&of.name, Backend::Plain(device)).of_vm(vm);
             let description = format!("port of VM {}", config.name);
             let export = Arc::new(Export::new(volume, &description));
             added.exports.push((export, None));
@@ -166,7 +168,7 @@ impl Daemon {
     }
 
     /// A VM with its pools, in the cache.
-    fn new_vm(&self, config: &VmConfig) -> Result<Vm, ServeError> {
+    fn new_vm(&self, config: &VmConfig) -> Result<Arc<Vm>, ServeError> {
         let id = self
             .cache
             .add_vm(&config.name, config.weight, config.policy)?;
@@ -176,66 +178,51 @@ impl Daemon {
         })
     }
 
-    fn fill_vm(&self, id: VmId, config: &VmConfig) -> Result<Vm, ServeError> {
-        let first = self.cache.default_pool(id)?;
-        let tenant = Arc::new(Tenant::new(config.clients.clone()));
-        tenant.set_weight(config.weight);
-        let mut pools = NamedPools::new(first, Arc::clone(&tenant));
+    fn fill_vm(&self, id: VmId, config: &VmConfig) -> Result<Arc<Vm>, ServeError> {
+        let vm = Vm::new(&self.cache, id, &config.name, config.clients.clone())?;
+        vm.set_weight(config.weight);
+        let mut pools = vm.pools.lock();
         for pool in &config.pools {
             let known = pools.get(&pool.name).map(|pool| pool.id);
             let id = if let Some(id) = known {
                 self.cache.set_pool(id, pool.spec)?;
-                pools.set_spec(&pool.name, pool.spec);
                 id
             } else {
                 let id = self.cache.create_pool(id, &pool.name, pool.spec)?;
-                pools.insert(&pool.name, id, pool.spec);
+                pools.insert(self.cache.pool(id)?);
                 id
             };
             if let Some(tag) = pool.tag {
-                tenant.tags.set(tag, id);
+                vm.tags.set(tag, id);
             }
         }
+        drop(pools);
         if let Some(port) = &config.port {
             self.cache.track_residency(id, port.residency_bytes)?;
         }
-        Ok(Vm {
-            id,
-            tenant,
-            pools: Arc::new(Mutex::new(pools)),
-            disks: BTreeMap::new(),
-            port_targets: config.port.as_ref().map(|_| port_targets(config)),
-        })
+        Ok(Arc::new(vm))
     }
 
-    /// Adds the port of a VM: a volume that only messages are written to.
-    fn add_port(
-        &self,
-        config: &VmConfig,
-        port: &PortConfig,
-        vm: &Vm,
-    ) -> Result<Volume, ServeError> {
+    /// The port of a new VM: a disk that only messages are written to.
+    fn new_port(&self, port: &PortConfig, vm: &Arc<Vm>) -> Result<Arc<Port>, ServeError> {
         let start = random().map_err(|source| ServeError::Io {
             what: "cannot take a random number for a port",
             source,
         })?;
-        let targets = vm.port_targets.iter().flatten();
-        let disks = targets.map(|(serial, target)| (*serial, Arc::clone(target) as _));
-        let vm_of_port = PortVm {
-            id: vm.id,
-            name: config.name.clone(),
-            pools: Arc::clone(&vm.pools),
-            disks: disks.collect(),
-            may_use_ssd: port.ssd,
-        };
-        let device = Arc::new(Port::new(Arc::clone(&self.cache), vm_of_port, start));
-        self.ports.lock().push(Arc::clone(&device));
-        Ok(Volume::new(&port.name, Backend::Plain(device)).of_tenant(&vm.tenant))
+        let cache = Arc::clone(&self.cache);
+        let port = Arc::new(Port::new(cache, Arc::clone(vm), port.ssd, start));
+        self.ports.lock().push(Arc::clone(&port));
+        Ok(port)
+    }
+
+    fn port_of(&self, vm: &str) -> Option<Arc<Port>> {
+        let ports = self.ports.lock();
+        ports.iter().find(|port| port.vm_name() == vm).cloned()
     }
 
     fn volume_of(
         &self,
-        vm: &mut Vm,
+        vm: &Arc<Vm>,
         disk: &DiskConfig,
         raw: Arc<RawDisk>,
     ) -> Result<Volume, ServeError> {
@@ -245,25 +232,15 @@ impl Daemon {
                 let id = self.cache.add_disk(vm.id, &disk.name)?;
                 self.images.lock().insert(id, Arc::downgrade(&raw));
                 let cache = Arc::clone(&self.cache);
-                vm.disks.insert(disk.name.clone(), id);
                 Backend::Cached(CachedDisk::new(raw.clone(), cache, id, mode)?)
             }
         };
         Ok(Volume::new(&disk.name, backend)
             .serial(disk.serial)
             .read_only(disk.read_only)
-            .of_tenant(&vm.tenant)
+            .of_vm(vm)
             .allocation(raw))
     }
-}
-
-/// A place in the port for each disk that the VM is configured with and its guest may put to, served yet or not.
-fn port_targets(config: &VmConfig) -> PortTargets {
-    let cached = config.disks.iter().filter(|disk| disk.mode.is_some());
-    let serials = cached.filter_map(|disk| disk.serial);
-    serials
-        .map(|serial| (serial, Arc::<PortTarget>::default()))
-        .collect()
 }
 
 /// How the image of a disk is opened.

@@ -19,7 +19,6 @@ mod metrics_curves;
 mod metrics_names;
 mod metrics_ports;
 mod paths;
-mod port_target;
 mod preflight;
 mod reload;
 mod remove;

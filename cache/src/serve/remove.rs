@@ -1,5 +1,6 @@
 //! VMs and disks that are served no more.
 
+use super::change::cached_disk;
 use super::config::{Config, VmConfig};
 use super::daemon::Daemon;
 use crate::error::CacheError;
@@ -157,18 +158,17 @@ impl Daemon {
     fn forget(&self, gone: &Gone) -> Result<(), CacheError> {
         for (vm, name) in &gone.exports {
             self.unserved.lock().remove(name);
-            let disk = if gone.vms.contains(vm) {
-                None
-            } else {
-                self.vms.lock().remove_disk(vm, name)
-            };
-            if let Some(disk) = disk {
+            // Those of a VM go with it.
+            if gone.vms.contains(vm) {
+                continue;
+            }
+            if let Ok((disk, _)) = cached_disk(&self.cache, name) {
                 self.images.lock().remove(&disk);
                 self.cache.remove_disk(disk)?;
             }
         }
         for vm in &gone.vms {
-            self.ports.lock().retain(|port| port.stats().vm != *vm);
+            self.ports.lock().retain(|port| port.vm_name() != vm);
             let id = self.vms.lock().remove(vm);
             id.map_or(Ok(()), |id| self.cache.remove_vm(id))?;
         }

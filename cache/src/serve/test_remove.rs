@@ -200,13 +200,12 @@ fn puppet(service: &Service, name: &str, byte: u8) -> (Arc<Puppet>, Arc<Volume>)
         .ram
         .write_at(&[byte; BLOCK * BLOCKS], 0, false)
         .unwrap();
-    let mut vms = daemon.vms.lock();
+    let vms = daemon.vms.lock();
     let vm = vms.vm("vm-a").unwrap();
     let id = daemon.cache.add_disk(vm.id, name).unwrap();
-    vm.disks.insert(name.to_owned(), id);
     let cache = Arc::clone(&daemon.cache);
     let cached = CachedDisk::new(puppet.clone(), cache, id, Mode::Inclusive).unwrap();
-    let volume = Volume::new(name, Backend::Cached(cached)).of_tenant(&vm.tenant);
+    let volume = Volume::new(name, Backend::Cached(cached)).of_vm(vm);
     let volume = Arc::new(volume);
     daemon.volumes.lock().push(Arc::clone(&volume));
     daemon.all.add(Export::new(Arc::clone(&volume), ""));

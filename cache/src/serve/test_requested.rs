@@ -244,7 +244,7 @@ fn an_ssd_store_takes_no_image_that_was_added_and_the_place_of_one_that_was_remo
     rig.shut_down();
 }
 
-/// A VM with a port: the guest goes on to put pages of a disk that was removed and added again.
+/// A VM with a port: the guest puts pages of a disk that was removed and added again, and of one that is new.
 #[test]
 fn a_disk_that_comes_back_is_known_to_the_port() {
     use justitia_link::{Area, PAGE, PORT_SIZE, PutWriter, Serial};
@@ -257,10 +257,10 @@ fn a_disk_that_comes_back_is_known_to_the_port() {
             ssd: false,
         });
     });
-    let serial = Serial::new("vm").unwrap();
     let socket = rig.path("nbd");
     let mut port = Client::new(&socket, "vm/port", false);
-    let mut put = |sequence| {
+    let mut put_to = |disk, sequence| {
+        let serial = Serial::new(disk).unwrap();
         let mut buffer = vec![0; PORT_SIZE];
         let mut writer = PutWriter::new(&mut buffer, sequence, 0, serial).unwrap();
         assert!(writer.push(0, &[7; PAGE]));
@@ -272,6 +272,7 @@ fn a_disk_that_comes_back_is_known_to_the_port() {
             .unwrap()
             .accepted
     };
+    let mut put = |sequence| put_to("vm", sequence);
     assert_eq!(
         Client::new(&socket, "vm", false).read(0, 4096).data,
         [7; 4096]
@@ -297,5 +298,15 @@ fn a_disk_that_comes_back_is_known_to_the_port() {
         error.contains("expected a serial that no other disk"),
         "{error}"
     );
+    // A disk that the VM did not have when its port was made.
+    std::fs::write(rig.path("more"), [7; 8192]).unwrap();
+    let new = json!({ "name": "x", "image": rig.path("more"), "mode": "exclusive" });
+    rig.add_disk("vm", &new).unwrap();
+    assert_eq!(put_to("x", 5), 0);
+    assert_eq!(
+        Client::new(&socket, "x", false).read(0, 4096).data,
+        [7; 4096]
+    );
+    assert_eq!(put_to("x", 6), 1);
     rig.shut_down();
 }

@@ -1,42 +1,23 @@
 //! The VMs that are served, by name.
 
-use super::config::DiskConfig;
 use super::error::ServeError;
-use super::port_target::PortTarget;
-use crate::config::PoolSpec;
-use crate::frontend::{ContainerTag, Tenant, Volume};
-use crate::ids::{DiskId, PoolId, VmId};
-use crate::port::NamedPools;
-use justitia_link::Serial;
-use parking_lot::Mutex;
+use crate::cache::PoolHandle;
+use crate::frontend::{Vm, VmPools};
+use crate::ids::{PoolId, VmId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// A VM, with the names of its pools and of its cached disks.
-pub(super) struct Vm {
-    pub(super) id: VmId,
-    pub(super) tenant: Arc<Tenant>,
-    /// Shared with its port.
-    pub(super) pools: Arc<Mutex<NamedPools>>,
-    pub(super) disks: BTreeMap<String, DiskId>,
-    /// What its port knows its disks by, if it has one.
-    pub(super) port_targets: Option<PortTargets>,
-}
-
-/// Disks of a VM with a port, by serial.
-pub(super) type PortTargets = BTreeMap<Serial, Arc<PortTarget>>;
 
 /// The VMs by name.
 #[derive(Default)]
 pub(super) struct VmRegistry {
-    vms: BTreeMap<String, Vm>,
+    vms: BTreeMap<String, Arc<Vm>>,
     /// Names of those that are served uncached by now.
     uncached: BTreeSet<String>,
 }
 
 impl VmRegistry {
-    pub(super) fn insert(&mut self, name: &str, vm: Vm) {
-        self.vms.insert(name.to_owned(), vm);
+    pub(super) fn insert(&mut self, vm: Arc<Vm>) {
+        self.vms.insert(vm.name.clone(), vm);
     }
 
     /// Is or was there a VM of that name?
@@ -58,84 +39,45 @@ impl VmRegistry {
         self.vms.remove(name).map(|vm| vm.id)
     }
 
-    /// Forgets a disk of a VM. Returns what the cache knows it by; `None` when it does not.
-    pub(super) fn remove_disk(&mut self, vm: &str, disk: &str) -> Option<DiskId> {
-        self.vms.get_mut(vm)?.disks.remove(disk)
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Vm>> {
+        self.vms.values()
     }
 
     /// The pools that guests have made.
     pub(super) fn pools_of_guests(&self) -> BTreeSet<PoolId> {
         let lists = self.vms.values().map(|vm| &vm.pools);
-        lists
-            .flat_map(|pools| pools.lock().of_guest().collect::<Vec<_>>())
-            .collect()
+        let mut found = BTreeSet::new();
+        for pools in lists {
+            let pools = pools.lock();
+            let made = pools.iter().filter(|(_, of)| of.created_over_port);
+            found.extend(made.map(|(_, of)| of.pool.id));
+        }
+        found
     }
 
-    pub(super) fn vm(&mut self, name: &str) -> Result<&mut Vm, ServeError> {
+    pub(super) fn vm(&self, name: &str) -> Result<&Arc<Vm>, ServeError> {
         if self.uncached.contains(name) {
             let vm = name.to_owned();
             return Err(ServeError::Uncached { vm });
         }
-        let known = list(self.vms.keys());
-        self.vms.get_mut(name).ok_or_else(|| ServeError::NoVm {
-            found: name.to_owned(),
-            known,
-        })
-    }
-
-    /// The VM of a cached disk, and the disk. Names of disks are unique.
-    pub(super) fn disk(&mut self, name: &str) -> Result<(&str, &mut Vm, DiskId), ServeError> {
-        let known = list(self.vms.values().flat_map(|vm| vm.disks.keys()));
-        let mut found = self.vms.iter_mut().filter_map(|(vm_name, vm)| {
-            let id = *vm.disks.get(name)?;
-            Some((vm_name.as_str(), vm, id))
-        });
-        found.next().ok_or_else(|| ServeError::NoDisk {
-            found: name.to_owned(),
-            known,
+        self.vms.get(name).ok_or_else(|| {
+            let known: Vec<_> = self.vms.keys().map(String::as_str).collect();
+            ServeError::NoVm {
+                found: name.to_owned(),
+                known: known.join(", "),
+            }
         })
     }
 }
 
-impl Vm {
-    /// The guest can put pages of a disk that is cached, if the VM, whose name is `vm`, has a port that knows its serial.
-    pub(super) fn known_to_port(&self, vm: &str, disk: &DiskConfig, volume: &Arc<Volume>) {
-        let Some(targets) = &self.port_targets else {
-            return;
-        };
-        match disk.serial.and_then(|serial| targets.get(&serial)) {
-            Some(target) => target.set(volume),
-            None => tracing::warn!(
-                vm,
-                disk = disk.name,
-                "the guest cannot put pages of a disk that was added to it, until the VM is removed and added again, or the daemon restarted"
-            ),
+/// A pool of the VM that `vm` is the name of.
+pub(super) fn named(pools: &VmPools, vm: &str, pool: &str) -> Result<PoolHandle, ServeError> {
+    pools.get(pool).cloned().ok_or_else(|| {
+        let known: Vec<_> = pools.iter().map(|(_, of)| of.pool.name.as_str()).collect();
+        ServeError::NoPool {
+            vm: vm.to_owned(),
+            found: pool.to_owned(),
+            known: known.join(", "),
         }
-    }
-
-    /// Gives a pool this tag instead of the one it had, if there is one; a pool that had it loses it.
-    pub(super) fn set_tag(&self, pool: PoolId, tag: Option<ContainerTag>) {
-        if let Some(tag) = tag {
-            self.tenant.tags.remove(pool);
-            self.tenant.tags.set(tag, pool);
-        }
-    }
-}
-
-/// A pool of a VM, which `vm` is the name of.
-pub(super) fn named(
-    pools: &NamedPools,
-    vm: &str,
-    pool: &str,
-) -> Result<(PoolId, PoolSpec), ServeError> {
-    let known = pools.get(pool).map(|pool| (pool.id, pool.spec));
-    known.ok_or_else(|| ServeError::NoPool {
-        vm: vm.to_owned(),
-        found: pool.to_owned(),
-        known: pools.names().collect::<Vec<_>>().join(", "),
     })
-}
-
-fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {
-    names.map(String::as_str).collect::<Vec<_>>().join(", ")
 }

@@ -231,11 +231,11 @@ impl Shared {
             return self.log(refused, &"another one has the disk");
         }
         let limit = self.limits.vm_connections;
-        let Some(permit) = self.volume.tenant().connect(limit) else {
+        let Some(permit) = self.volume.vm().connect(limit) else {
             let why = format!("its VM has {limit} connections, which is the limit");
             return self.log(refused, &why);
         };
-        let budget = self.volume.tenant().budget.for_front_end();
+        let budget = self.volume.vm().budget.for_front_end();
         let share = budget.take(Amount {
             files: CONNECTION_FILES,
             ..Amount::default()

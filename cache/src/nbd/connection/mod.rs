@@ -66,7 +66,7 @@ fn serve(
     entry: &ClientEntry,
 ) -> io::Result<()> {
     let limit = context.limits.io.vm_connections;
-    let _permit = volume.tenant().connect(limit).ok_or_else(|| {
+    let _permit = volume.vm().connect(limit).ok_or_else(|| {
         io::Error::other(format!(
             "the VM of export {:?} has {limit} connections already, which is the limit of one VM",
             agreed.export

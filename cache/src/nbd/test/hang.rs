@@ -5,7 +5,7 @@ use super::live::Puppet;
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
 use crate::disk::CachedDisk;
-use crate::frontend::{Backend, IoLimits, Tenant, Volume};
+use crate::frontend::{Backend, IoLimits, Vm, Volume};
 use crate::ids::VmId;
 use crate::nbd::{Export, Limits, Server};
 use justitia_share::Weight;
@@ -52,7 +52,7 @@ impl Rig {
         }
     }
 
-    fn vm(&self) -> (VmId, Arc<Tenant>) {
+    fn vm(&self) -> (VmId, Arc<Vm>) {
         let weight = Weight::default();
         let vm = self.cache.add_vm("vm", weight, Policy::default()).unwrap();
         let pool = self.cache.default_pool(vm).unwrap();
@@ -62,12 +62,12 @@ impl Rig {
         (vm, Arc::default())
     }
 
-    fn disk(&self, (vm, tenant): &(VmId, Arc<Tenant>), name: &str) -> Arc<Puppet> {
+    fn disk(&self, (vm, of): &(VmId, Arc<Vm>), name: &str) -> Arc<Puppet> {
         let puppet = Puppet::new(1 << 20);
         let id = self.cache.add_disk(*vm, name).unwrap();
         let cache = Arc::clone(&self.cache);
         let cached = CachedDisk::new(puppet.clone(), cache, id, Mode::Inclusive).unwrap();
-        let volume = Volume::new(name, Backend::Cached(cached)).of_tenant(tenant);
+        let volume = Volume::new(name, Backend::Cached(cached)).of_vm(of);
         self.server.add(Export::new(volume, ""));
         puppet
     }
@@ -89,7 +89,7 @@ impl Rig {
     }
 
     /// Disks of this name and a number that hang, and clients that wait for them.
-    fn hang(&self, name: &str, vm: impl Fn() -> (VmId, Arc<Tenant>)) -> Vec<(Arc<Puppet>, Client)> {
+    fn hang(&self, name: &str, vm: impl Fn() -> (VmId, Arc<Vm>)) -> Vec<(Arc<Puppet>, Client)> {
         (0..4)
             .map(|n| {
                 let name = format!("{name}{n}");

@@ -4,7 +4,7 @@ use crate::backing::{OpenOptions, RawDisk};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
 use crate::disk::CachedDisk;
-use crate::frontend::{Backend, ContainerTag, Executor, IoLimits, Tenant, Volume};
+use crate::frontend::{Backend, ContainerTag, Executor, IoLimits, Vm, Volume};
 use crate::vhost::VhostServer;
 use crate::vhost::client::{FrontEnd, FrontEndOptions};
 use justitia_share::Weight;
@@ -50,8 +50,8 @@ impl Rig {
         let pool = cache
             .create_pool(vm, "container", PoolSpec::default())
             .unwrap();
-        let tenant = Arc::new(Tenant::default());
-        tenant.tags.set(ContainerTag::new(7).unwrap(), pool);
+        let tagged = Arc::new(Vm::default());
+        tagged.tags.set(ContainerTag::new(7).unwrap(), pool);
         let backend = match mode {
             Some(mode) => {
                 let id = cache.add_disk(vm, "disk").unwrap();
@@ -61,7 +61,7 @@ impl Rig {
         };
         let volume = Volume::new("the disk", backend)
             .read_only(read_only)
-            .of_tenant(&tenant);
+            .of_vm(&tagged);
         Self::of_volume(dir, cache, volume, limits)
     }
 

@@ -1,0 +1,352 @@
+//! A VM as it is served: its clients, its pools by name, number and tag, and what it may take of the daemon.
+//!
+//! Its weight, its policy, and the weights of its pools are the cache's: a pool here is a handle of the cache's pool.
+
+use super::budget::Budget;
+use super::workers::VmQueue;
+use crate::cache::{Cache, PoolHandle};
+use crate::error::CacheError;
+use crate::ids::{PoolId, VmId};
+use arc_swap::ArcSwap;
+use justitia_link::DEFAULT_POOL;
+use justitia_share::Weight;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Where the I/O priority has its class (`include/uapi/linux/ioprio.h`).
+const CLASS_SHIFT: u32 = 13;
+/// The best-effort class.
+const CLASS_BE: u32 = 2;
+/// Where it has its hint, above three bits of level.
+const HINT_SHIFT: u32 = 3;
+
+/// A container's tag: the hint of a request's I/O priority, 1 to 1023. A guest may forge those of its own containers,
+/// and reaches no pool of another VM by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ContainerTag(u16);
+
+impl ContainerTag {
+    /// The largest tag.
+    pub const MAX: u16 = 1023;
+
+    /// A tag; `None` unless it is 1 to 1023.
+    #[must_use]
+    pub const fn new(tag: u16) -> Option<Self> {
+        if 1 <= tag && tag <= Self::MAX {
+            Some(Self(tag))
+        } else {
+            None
+        }
+    }
+
+    /// The tag in the I/O priority of a request, which must be of the best-effort class; hint 0 is none.
+    #[must_use]
+    pub(crate) fn of_priority(priority: u32) -> Option<Self> {
+        let hint = u16::try_from((priority >> HINT_SHIFT) & u32::from(Self::MAX)).ok()?;
+        (priority >> CLASS_SHIFT == CLASS_BE)
+            .then(|| Self::new(hint))
+            .flatten()
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// A VM. Its volumes share its part of the worker threads, its limit of connections and its budget, and the same clients see
+/// them.
+pub struct Vm {
+    /// Its name; empty for a volume that is served without the cache.
+    pub(crate) name: String,
+    /// What the cache knows it by.
+    pub(crate) id: VmId,
+    /// Names in the certificates of its clients.
+    clients: Vec<String>,
+    /// Its requests that wait for a thread that reads or writes an image.
+    pub(super) disk_queue: Arc<VmQueue>,
+    /// Its requests that wait for a thread that reads the SSD store.
+    pub(super) ssd_queue: Arc<VmQueue>,
+    /// Its pools, which the host and, over its port, its guest change.
+    pub(crate) pools: Mutex<VmPools>,
+    /// The pools of its containers, for front ends whose requests have tags.
+    pub(crate) tags: Arc<PoolTags>,
+    connections: AtomicUsize,
+    /// What its front ends may map and open.
+    pub(crate) budget: Arc<Budget>,
+}
+
+impl Default for Vm {
+    /// A VM that the cache does not know, for a volume of its own.
+    fn default() -> Self {
+        Self::unknown(VmId(0), String::new(), Vec::new())
+    }
+}
+
+impl Vm {
+    /// The VM that the cache knows by `id`, with its default pool. Clients with one of the names in `clients` in their
+    /// certificates may use its volumes.
+    ///
+    /// # Errors
+    /// When the cache does not know it.
+    pub fn new(
+        cache: &Cache,
+        id: VmId,
+        name: &str,
+        clients: Vec<String>,
+    ) -> Result<Self, CacheError> {
+        let vm = Self::unknown(id, name.to_owned(), clients);
+        vm.pools.lock().insert(cache.pool(cache.default_pool(id)?)?);
+        Ok(vm)
+    }
+
+    fn unknown(id: VmId, name: String, clients: Vec<String>) -> Self {
+        let tags = Arc::<PoolTags>::default();
+        Self {
+            name,
+            id,
+            clients,
+            disk_queue: Arc::default(),
+            ssd_queue: Arc::default(),
+            pools: Mutex::new(VmPools {
+                pools: BTreeMap::new(),
+                next: DEFAULT_POOL,
+                tags: Arc::clone(&tags),
+            }),
+            tags,
+            connections: AtomicUsize::new(0),
+            budget: Budget::of_vm(),
+        }
+    }
+
+    /// Sets the weight with which its requests wait for worker threads, from now on.
+    pub fn set_weight(&self, weight: Weight) {
+        self.disk_queue.set_weight(weight);
+        self.ssd_queue.set_weight(weight);
+    }
+
+    /// May a client whose certificate has these names use its volumes?
+    pub(crate) fn admits(&self, names: &[String]) -> bool {
+        names.iter().any(|name| self.clients.contains(name))
+    }
+
+    /// Counts a connection until the permit is dropped; `None` when there are `limit` already.
+    pub(crate) fn connect(self: &Arc<Self>, limit: usize) -> Option<ConnectionPermit> {
+        let counted = self
+            .connections
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| {
+                (n < limit).then_some(n + 1)
+            });
+        counted.ok().map(|_| ConnectionPermit(Arc::clone(self)))
+    }
+}
+
+/// One of a VM's connections.
+pub(crate) struct ConnectionPermit(Arc<Vm>);
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A pool of a VM.
+pub(crate) struct VmPool {
+    /// The cache's, with its name and its weights.
+    pub(crate) pool: PoolHandle,
+    /// The guest made it; the others are the host's.
+    pub(crate) created_over_port: bool,
+    /// Blocks that the guest has offered for it.
+    pub(crate) offered: u64,
+    /// Those of them that were accepted.
+    pub(crate) accepted: u64,
+}
+
+/// The pools of a VM by name, and by the number that its guest knows them by. A number is never given twice.
+///
+/// The number of a pool that the guest has made is its tag in requests, too, as far as tags reach: its I/O is known by the
+/// hint that the guest gives its threads.
+pub(crate) struct VmPools {
+    pools: BTreeMap<u32, VmPool>,
+    next: u32,
+    tags: Arc<PoolTags>,
+}
+
+impl VmPools {
+    /// A pool by its name.
+    pub(crate) fn get(&self, name: &str) -> Option<&PoolHandle> {
+        let mut pools = self.pools.values().map(|of| &of.pool);
+        pools.find(|pool| pool.name == name)
+    }
+
+    /// A pool by its number.
+    pub(crate) fn by_number(&self, number: u32) -> Option<&VmPool> {
+        self.pools.get(&number)
+    }
+
+    /// A pool by its number, to count what was offered for it.
+    pub(crate) fn by_number_mut(&mut self, number: u32) -> Option<&mut VmPool> {
+        self.pools.get_mut(&number)
+    }
+
+    /// All with their numbers, in the order in which they were made.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &VmPool)> {
+        self.pools.iter().map(|(number, pool)| (*number, pool))
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.pools.len()
+    }
+
+    /// Adds a pool that the host has made. Returns its number.
+    pub(crate) fn insert(&mut self, pool: PoolHandle) -> u32 {
+        self.add(self.next, pool, false)
+    }
+
+    /// Adds a pool that the guest has made. Returns its number, which is its tag, too, if there is such a tag.
+    pub(crate) fn insert_of_guest(&mut self, pool: PoolHandle) -> u32 {
+        let mut number = self.next;
+        // Not one that the host has given another pool as a tag.
+        while tag(number).is_some_and(|tag| self.tags.get(tag).is_some()) {
+            number = number.saturating_add(1);
+        }
+        if let Some(tag) = tag(number) {
+            self.tags.set(tag, pool.id);
+        }
+        self.add(number, pool, true)
+    }
+
+    fn add(&mut self, number: u32, pool: PoolHandle, created_over_port: bool) -> u32 {
+        self.next = number.saturating_add(1);
+        let pool = VmPool {
+            pool,
+            created_over_port,
+            offered: 0,
+            accepted: 0,
+        };
+        self.pools.insert(number, pool);
+        number
+    }
+
+    /// Forgets a pool and its tag.
+    pub(crate) fn remove(&mut self, id: PoolId) {
+        self.pools.retain(|_, of| of.pool.id != id);
+        self.tags.remove(id);
+    }
+}
+
+/// The tag of a pool that the guest has made; `None` beyond the last tag.
+fn tag(number: u32) -> Option<ContainerTag> {
+    u16::try_from(number).ok().and_then(ContainerTag::new)
+}
+
+/// The pools of a VM by tag. Read by every tagged request, changed seldom.
+#[derive(Default)]
+pub(crate) struct PoolTags(ArcSwap<BTreeMap<ContainerTag, PoolId>>);
+
+impl PoolTags {
+    pub(crate) fn get(&self, tag: ContainerTag) -> Option<PoolId> {
+        self.0.load().get(&tag).copied()
+    }
+
+    /// The pool takes the blocks that are read with this tag from now on; a pool that had the tag loses it.
+    pub(crate) fn set(&self, tag: ContainerTag, pool: PoolId) {
+        self.0.rcu(|tags| {
+            let mut tags = BTreeMap::clone(tags);
+            tags.insert(tag, pool);
+            Arc::new(tags)
+        });
+    }
+
+    /// The pool has no tags any more.
+    pub(crate) fn remove(&self, pool: PoolId) {
+        self.0.rcu(|tags| {
+            let mut tags = BTreeMap::clone(tags);
+            tags.retain(|_, of| *of != pool);
+            Arc::new(tags)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{CacheConfig, Policy, PoolSpec};
+
+    #[test]
+    fn a_tag_is_the_hint_of_a_best_effort_priority() {
+        let priority = |class: u32, hint: u32, level: u32| class << 13 | hint << 3 | level;
+        let tag = |p| ContainerTag::of_priority(p).map(ContainerTag::get);
+        assert_eq!(tag(priority(2, 1, 4)), Some(1));
+        assert_eq!(tag(priority(2, 1023, 7)), Some(1023));
+        for none in [
+            0,
+            priority(2, 0, 4),
+            priority(1, 5, 0),
+            priority(3, 5, 0),
+            priority(2, 5, 0) | 1 << 16,
+            u32::MAX,
+        ] {
+            assert_eq!(tag(none), None, "{none:#x}");
+        }
+        assert_eq!(
+            (ContainerTag::new(0), ContainerTag::new(1024)),
+            (None, None)
+        );
+    }
+
+    /// A cache, a VM of it, and makes pools in it.
+    fn vm() -> (Vm, impl Fn(&str) -> PoolHandle) {
+        let cache = Cache::new(CacheConfig::default()).unwrap();
+        let id = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
+        let vm = Vm::new(&cache, id, "vm", Vec::new()).unwrap();
+        (vm, move |name: &str| {
+            let made = cache.create_pool(id, name, PoolSpec::default());
+            cache.pool(made.unwrap()).unwrap()
+        })
+    }
+
+    fn pool_of(vm: &Vm, hint: u16) -> Option<PoolId> {
+        vm.tags.get(ContainerTag::new(hint).unwrap())
+    }
+
+    #[test]
+    fn pools_of_a_guest_are_tags_and_those_of_the_host_are_not() {
+        let (vm, make) = vm();
+        let [host, a, b, c] = ["host", "a", "b", "c"].map(&make);
+        let [of_host, of_a, of_b] = [&host, &a, &b].map(|pool| Some(pool.id));
+        let mut pools = vm.pools.lock();
+        assert_eq!(pools.insert(host), 1);
+        vm.tags.set(ContainerTag::new(3).unwrap(), of_host.unwrap());
+        assert_eq!(pools.insert_of_guest(a), 2);
+        // The host has given tag 3 to a pool of its own.
+        assert_eq!(pools.insert_of_guest(b), 4);
+        assert_eq!(
+            [1, 2, 3, 4].map(|hint| pool_of(&vm, hint)),
+            [None, of_a, of_host, of_b]
+        );
+        pools.remove(of_a.unwrap());
+        pools.remove(of_b.unwrap());
+        assert_eq!(
+            [2, 3, 4].map(|hint| pool_of(&vm, hint)),
+            [None, of_host, None]
+        );
+        assert_eq!(pools.insert_of_guest(c), 5, "a number is never given again");
+    }
+
+    #[test]
+    fn beyond_the_last_tag_pools_have_none() {
+        let (vm, make) = vm();
+        let pool = make("more");
+        let mut pools = vm.pools.lock();
+        for number in 1..=1024 {
+            assert_eq!(pools.insert_of_guest(Arc::clone(&pool)), number);
+        }
+        assert_eq!(pool_of(&vm, 1023), Some(pool.id));
+        assert_eq!(pools.len(), 1025);
+    }
+}
