@@ -4,6 +4,8 @@ use justitia_share::Weight;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+pub use crate::policy::Policy;
+
 /// Where a pool's blocks live: the T of the paper's ⟨T, W⟩ (section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -113,22 +115,6 @@ impl Default for PoolSpec {
     fn default() -> Self {
         Self::of(StoreKind::Memory, Weight::default())
     }
-}
-
-/// The eviction policy of a VM's pools in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
-    /// In the order in which the blocks were put (the paper's; LRU when hits take blocks out).
-    #[default]
-    Fifo,
-    /// For exclusive caches: a block that was hit or evicted before and is put again is kept longer than one that is put
-    /// for the first time. A ghost list remembers the blocks.
-    Ghost,
-    /// For inclusive caches: a hand passes over the blocks, oldest first, and spares those that were hit.
-    Sieve,
-    /// For inclusive caches: a small queue for new blocks, a main queue for those that were hit there or are put again.
-    S3Fifo,
 }
 
 /// The SSD store.

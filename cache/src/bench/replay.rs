@@ -241,8 +241,6 @@ fn lirs() -> Vec<(&'static str, Vec<Access>)> {
     zipped.map(|(name, of)| (name, read(of))).into()
 }
 
-const ALL: [Policy; 4] = [Policy::Fifo, Policy::Ghost, Policy::Sieve, Policy::S3Fifo];
-
 #[test]
 fn what_is_no_request_is_refused_with_its_line() {
     let good = "version,time,op,size,lbn\n1,5,28,8192,7\n1,5,35,0,0\n1,6,2a,512,8\n";
@@ -321,11 +319,12 @@ fn means(accesses: &[Access]) -> [String; 2] {
     let blocks = touched(accesses);
     let sizes = [2, 5, 10, 20, 40].map(|p| blocks * p / 100);
     let line = |ratio: &dyn Fn(Policy, u64) -> f64| {
-        ALL.map(|p| {
-            let sum: f64 = sizes.iter().map(|size| ratio(p, *size)).sum();
-            format!("{:5.1}", sum * 20.0)
-        })
-        .join(" ")
+        Policy::ALL
+            .map(|p| {
+                let sum: f64 = sizes.iter().map(|size| ratio(p, *size)).sum();
+                format!("{:5.1}", sum * 20.0)
+            })
+            .join(" ")
     };
     [
         line(&|p, size| inclusive(accesses, p, size).unwrap().ratio()),

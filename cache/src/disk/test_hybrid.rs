@@ -98,11 +98,9 @@ fn both() -> PoolSpec {
     PoolSpec::new(weight, weight).unwrap()
 }
 
-const POLICIES: [Policy; 4] = [Policy::Fifo, Policy::Ghost, Policy::Sieve, Policy::S3Fifo];
-
 #[test]
 fn what_is_read_once_is_not_demoted() {
-    for policy in POLICIES {
+    for policy in Policy::ALL {
         let rig = Rig::new(policy, Mode::Inclusive, both());
         let [_, _, down, _] = rig.round(0..2 * BLOCKS, false);
         // A ghost list takes one block in a thousand for another.
@@ -113,7 +111,7 @@ fn what_is_read_once_is_not_demoted() {
 /// A loop over twice what memory holds: what came back once is on the SSD, memory keeps its half, and nothing is moved.
 #[test]
 fn a_loop_twice_as_large_as_memory_is_served_by_both_and_settles() {
-    for (policy, mode) in POLICIES
+    for (policy, mode) in Policy::ALL
         .map(|policy| (policy, Mode::Inclusive))
         .into_iter()
         .chain([

@@ -197,9 +197,9 @@ fn reconfigure(
                 cache.set_pool(pool, spec).unwrap();
             }
             2 => {
-                let all = [Policy::Fifo, Policy::Ghost, Policy::Sieve, Policy::S3Fifo];
+                let all = u64::try_from(Policy::ALL.len()).unwrap();
                 cache
-                    .set_vm_policy(vms[v], all[at(random.below(4))])
+                    .set_vm_policy(vms[v], Policy::ALL[at(random.below(all))])
                     .unwrap();
             }
             3 | 4 => {

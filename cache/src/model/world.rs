@@ -39,7 +39,7 @@ pub(super) struct World {
 }
 
 pub(super) fn policy(n: u8) -> Policy {
-    [Policy::Fifo, Policy::Ghost, Policy::Sieve, Policy::S3Fifo][usize::from(n % 4)]
+    Policy::ALL[usize::from(n) % Policy::ALL.len()]
 }
 
 fn mode(disk: usize) -> Mode {

@@ -5,7 +5,7 @@
 //! grows while evicted protected blocks are put again more often than evicted probationary ones, and shrinks while they are
 //! put again less often, so that the last blocks of both lists become equally useful.
 
-use super::ghost::RemovalReason;
+use super::ghost_list::RemovalReason;
 
 /// Ticks of the clock in one turn of the pool: the grain of a block's age.
 const TICKS: u32 = 256;

@@ -1,13 +1,74 @@
 //! A pool's blocks in memory, and the order in which they are evicted.
 //!
-//! Two lists, newest to oldest, serve every policy. A slot is in one of them from its allocation until its
-//! owner (see [`crate::index`]) removes it, so an element may be a block that is being filled, or one that was just
-//! removed from the index; those cannot be evicted and are skipped.
+//! [`PoolPolicy`] keeps two lists, newest to oldest, a hand that may stand at a block, and a ghost list of blocks that are
+//! gone. An [`EvictionPolicy`] decides by them, and has no state of its own: blocks stay where they are when a VM's policy
+//! changes. A new policy is a file beside these and a line in `policies.rs`.
 
 mod adaptive_split;
-mod evict;
+mod fifo;
 mod ghost;
+mod ghost_list;
+mod policies;
 mod pool_policy;
+mod s3_fifo;
+mod sieve;
 
-pub(crate) use evict::Demotion;
-pub(crate) use pool_policy::PoolPolicy;
+use adaptive_split::AdaptiveSplit;
+use ghost_list::RemovalReason;
+
+pub use policies::Policy;
+pub(crate) use pool_policy::{Demotion, PoolPolicy};
+
+/// The list of blocks that were put for the first time.
+const PROBATIONARY: usize = 0;
+/// The list of blocks that were reused.
+const PROTECTED: usize = 1;
+
+/// The two lists of a pool, as a policy sees them. Neither is empty.
+struct Lists<'a> {
+    /// Their lengths.
+    len: [u32; 2],
+    /// The times at which their oldest blocks came, by the clock of `split`.
+    oldest: &'a dyn Fn() -> [u32; 2],
+    split: &'a AdaptiveSplit,
+}
+
+/// What an eviction policy decides. The defaults are those of one list whose blocks go in the order in which they came.
+trait EvictionPolicy: Sync {
+    /// Has it a second list, for blocks that the ghost list remembers when they are put again?
+    fn has_ghost_list(&self) -> bool {
+        false
+    }
+
+    /// The list to evict from next.
+    fn list(&self, _of: &Lists<'_>) -> usize {
+        // What another policy has left in the second list goes first.
+        PROTECTED
+    }
+
+    /// Does the search in the first list go on where the last one ended, instead of at the oldest block?
+    fn keeps_hand(&self) -> bool {
+        false
+    }
+
+    /// The next block of a list was used so many times: how many of these uses remain if it is spared, `None` if it is
+    /// evicted.
+    fn spared(&self, _list: usize, _uses: u8) -> Option<u8> {
+        None
+    }
+
+    /// Does a block that is spared go to the newest end of the second list, instead of staying in its place?
+    fn promotes(&self) -> bool {
+        false
+    }
+
+    /// How the ghost list remembers a block that is evicted from a list; `None` if it does not.
+    fn remembers_evicted(&self, _list: usize) -> Option<RemovalReason> {
+        None
+    }
+
+    /// Does the ghost list remember a block that a hit takes out (exclusive caches)?
+    fn remembers_taken(&self) -> bool {
+        false
+    }
+}

@@ -1,24 +1,59 @@
-//! The lists of a pool.
+//! The lists of a pool, and eviction from them: which block is next, and whether its use spares it.
+//!
+//! A slot is in one of the lists from its allocation until its owner (see [`crate::index`]) removes it, so an element may be
+//! a block that is being filled, or one that was just removed from the index; those cannot be evicted and are skipped.
 
 use super::adaptive_split::AdaptiveSplit;
-use super::ghost::{Ghost, RemovalReason};
+use super::ghost_list::{GhostList, RemovalReason};
+use super::policies::Policy;
+use super::{Lists, PROBATIONARY, PROTECTED};
 use crate::block::Key;
-use crate::config::Policy;
+use crate::index::{Index, Location};
 use crate::store::{FreeList, Links, List, MemoryStore, NIL, SlotMeta};
 
-/// Blocks that were put for the first time, and blocks that were reused.
-pub(super) const PROBATIONARY: usize = 0;
-pub(super) const PROTECTED: usize = 1;
+/// Where evicted blocks go that were used while they were here: the other store of a hybrid pool.
+pub(crate) trait Demotion {
+    /// Copies the content of a slot, whose owner the caller is or which the index names; where to, if there is room. The
+    /// location is the caller's until it is in the index.
+    fn copy(&self, key: Key, slot: u32) -> Option<Location>;
+
+    /// May the index name the location? Asked under the lock of the key's shard.
+    fn is_valid(&self) -> bool;
+
+    /// Frees a location that is not used after all.
+    fn undo(&self, location: Location);
+}
+
+/// The result of considering a block for eviction.
+enum EvictionStep {
+    /// It is being filled or freed.
+    Skipped,
+    Spared,
+    Evicted,
+    /// It is in the other store now.
+    Demoted,
+}
+
+/// What an eviction has done.
+#[derive(Default)]
+pub(crate) struct Evicted {
+    /// The slots that became free.
+    pub(crate) free: FreeList,
+    /// Blocks that are not cached any more.
+    pub(crate) dropped: u32,
+    /// Blocks that are in the other store now.
+    pub(crate) demoted: u32,
+}
 
 /// A pool's part of the memory store.
 #[derive(Default)]
 pub(crate) struct PoolPolicy {
-    pub(super) policy: Policy,
-    pub(super) lists: [List; 2],
-    /// SIEVE's hand; [`NIL`] is at the oldest.
-    pub(super) hand: Option<u32>,
-    pub(super) ghost: Ghost,
-    pub(super) split: AdaptiveSplit,
+    policy: Policy,
+    lists: [List; 2],
+    /// Where the hand stands; without one it is at the oldest block of the first list.
+    hand: Option<u32>,
+    ghost: GhostList,
+    split: AdaptiveSplit,
     /// Of a hybrid pool: blocks of the SSD that it is entitled to.
     hybrid: Option<u32>,
     /// Slots without blocks that the pool holds.
@@ -38,7 +73,7 @@ impl PoolPolicy {
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
         if !self.has_ghost() {
-            self.ghost = Ghost::default();
+            self.ghost = GhostList::default();
         }
     }
 
@@ -49,17 +84,17 @@ impl PoolPolicy {
         if self.has_ghost() {
             self.shrink_ghost();
         } else {
-            self.ghost = Ghost::default();
+            self.ghost = GhostList::default();
         }
     }
 
     /// Is the pool a hybrid one?
-    pub(super) const fn is_hybrid(&self) -> bool {
+    const fn is_hybrid(&self) -> bool {
         self.hybrid.is_some()
     }
 
-    const fn has_ghost(&self) -> bool {
-        matches!(self.policy, Policy::Ghost | Policy::S3Fifo) || self.hybrid.is_some()
+    fn has_ghost(&self) -> bool {
+        self.policy.decides().has_ghost_list() || self.hybrid.is_some()
     }
 
     /// Does the block belong on the SSD, since it was read there last, and so late that it would not have stayed in memory?
@@ -90,9 +125,9 @@ impl PoolPolicy {
             true => self.ghost.recall(hash),
             false => None,
         };
-        let list = match (self.policy, recalled) {
-            (Policy::Fifo | Policy::Sieve, _) | (_, None) => PROBATIONARY,
-            (Policy::Ghost | Policy::S3Fifo, Some(how)) => {
+        let list = match recalled.filter(|_| self.policy.decides().has_ghost_list()) {
+            None => PROBATIONARY,
+            Some(how) => {
                 self.split.returned(how, self.len());
                 PROTECTED
             }
@@ -133,9 +168,9 @@ impl PoolPolicy {
         list: usize,
         reused: bool,
     ) {
-        let list = match self.policy {
-            Policy::Fifo | Policy::Sieve => PROBATIONARY,
-            Policy::Ghost | Policy::S3Fifo => list.min(PROTECTED),
+        let list = match self.policy.decides().has_ghost_list() {
+            false => PROBATIONARY,
+            true => list.min(PROTECTED),
         };
         let meta = SlotMeta {
             pool,
@@ -150,7 +185,7 @@ impl PoolPolicy {
 
     /// A hit removed the block (exclusive caches): the ghost list remembers it as reused.
     pub(crate) fn taken_by_hit(&mut self, hash: u64) {
-        if self.policy == Policy::Ghost || self.hybrid.is_some() {
+        if self.policy.decides().remembers_taken() || self.hybrid.is_some() {
             self.ghost.remember(hash, RemovalReason::TakenByHit);
         }
     }
@@ -190,6 +225,139 @@ impl PoolPolicy {
     fn ghost_blocks(&self) -> usize {
         let len = self.len().saturating_add(self.hybrid.unwrap_or(0));
         usize::try_from(len).unwrap_or(usize::MAX)
+    }
+
+    /// Frees up to `want` slots: free ones first, then those of evicted blocks. Of these the ones that were used since they
+    /// were put go to `demotion`.
+    pub(crate) fn evict(
+        &mut self,
+        store: &MemoryStore,
+        index: &Index,
+        want: u32,
+        demotion: Option<&dyn Demotion>,
+    ) -> Evicted {
+        let mut done = Evicted {
+            free: self.free.split(store, want),
+            ..Evicted::default()
+        };
+        let mut cursor = [NIL; 2];
+        // A block is spared at most MAX_USES times in a row; the rest is for slots that cannot be evicted.
+        let mut steps = u64::from(self.len()) * 5;
+        while done.free.len() < want && self.len() > 0 && steps > 0 {
+            steps -= 1;
+            let list = self.list_to_evict_from(store);
+            let by_hand = list == PROBATIONARY && self.policy.decides().keeps_hand();
+            let oldest = self.lists[list].oldest();
+            let at = match by_hand {
+                true => self.hand.unwrap_or(oldest),
+                false if cursor[list] == NIL => oldest,
+                false => cursor[list],
+            };
+            if at == NIL {
+                break;
+            }
+            let next = store.newer(at);
+            let step = self.evict_or_spare(store, index, list, at, demotion);
+            let (dropped, demoted) = match step {
+                EvictionStep::Skipped | EvictionStep::Spared => (0, 0),
+                EvictionStep::Evicted => (1, 0),
+                EvictionStep::Demoted => (0, 1),
+            };
+            if dropped + demoted > 0 {
+                done.free.push(store, at);
+            }
+            done.dropped += dropped;
+            done.demoted += demoted;
+            cursor[list] = next;
+            if by_hand {
+                self.hand = Some(next).filter(|s| *s != NIL);
+            }
+        }
+        done
+    }
+
+    fn list_to_evict_from(&self, store: &MemoryStore) -> usize {
+        let len = self.lists.each_ref().map(List::len);
+        if len.contains(&0) {
+            return usize::from(len[PROBATIONARY] == 0);
+        }
+        let lists = self.lists.each_ref();
+        self.policy.decides().list(&Lists {
+            len,
+            oldest: &|| lists.map(|list| store.meta(list.oldest()).time),
+            split: &self.split,
+        })
+    }
+
+    /// Evicts a block, or spares it because it was used.
+    fn evict_or_spare(
+        &mut self,
+        store: &MemoryStore,
+        index: &Index,
+        list: usize,
+        slot: u32,
+        demotion: Option<&dyn Demotion>,
+    ) -> EvictionStep {
+        let key = store.key(slot);
+        let mut entry = index.lock(key);
+        let Some(entry_ref) = entry.find_at(Location::memory(slot)) else {
+            return EvictionStep::Skipped;
+        };
+        let uses = entry.uses(entry_ref);
+        let hash = entry.hash();
+        if let Some(uses) = self.policy.decides().spared(list, uses) {
+            entry.set_uses(entry_ref, uses);
+            drop(entry);
+            self.spare(store, slot);
+            return EvictionStep::Spared;
+        }
+        let reused = uses > 0 || store.meta(slot).reused;
+        match demotion.filter(|_| reused) {
+            Some(demotion) => {
+                drop(entry);
+                match demote(store, index, key, slot, demotion) {
+                    Demoted::Moved => {
+                        self.unlink(store, slot);
+                        self.split.evicted(list, self.len());
+                        return EvictionStep::Demoted;
+                    }
+                    Demoted::Changed => return EvictionStep::Skipped,
+                    Demoted::Dropped => {}
+                }
+            }
+            None => {
+                entry.remove(entry_ref);
+                drop(entry);
+            }
+        }
+        self.unlink(store, slot);
+        self.remember_evicted(hash, list);
+        self.split.evicted(list, self.len());
+        EvictionStep::Evicted
+    }
+
+    /// Notes that a block was used, as its use counter is cleared.
+    fn spare(&mut self, store: &MemoryStore, slot: u32) {
+        let meta = SlotMeta {
+            reused: true,
+            ..store.meta(slot)
+        };
+        if self.policy.decides().promotes() {
+            self.unlink(store, slot);
+            let list = PROTECTED;
+            store.set_meta(slot, SlotMeta { list, ..meta });
+            self.lists[PROTECTED].push(store, slot);
+        } else if !store.meta(slot).reused {
+            store.set_meta(slot, meta);
+        }
+    }
+
+    fn remember_evicted(&mut self, hash: u64, list: usize) {
+        let hybrid = self.is_hybrid().then_some(RemovalReason::Probationary);
+        let reason = self.policy.decides().remembers_evicted(list);
+        if let Some(reason) = reason.or(hybrid) {
+            self.ghost.remember(hash, reason);
+        }
     }
 
     /// Takes a slot off its list.
@@ -235,6 +403,48 @@ impl PoolPolicy {
             })
         })
     }
+}
+
+/// What became of a block that was to go to the other store.
+enum Demoted {
+    /// It is there.
+    Moved,
+    /// It is in neither store: there was no room.
+    Dropped,
+    /// The slot is not the block's any more.
+    Changed,
+}
+
+/// Moves the block of a slot to the other store. The list that the slot is in is locked, so that until the end the slot
+/// belongs to no other block, and its content stays; the index is asked again whether it is still the block's.
+fn demote(
+    store: &MemoryStore,
+    index: &Index,
+    key: Key,
+    slot: u32,
+    demotion: &dyn Demotion,
+) -> Demoted {
+    let copy = demotion.copy(key, slot);
+    let mut entry = index.lock(key);
+    let found = entry.find_at(Location::memory(slot));
+    debug_assert_eq!(store.key(slot), key);
+    let moved = match (found, copy) {
+        (Some(entry_ref), Some(copy)) if demotion.is_valid() => {
+            entry.relocated(entry_ref, copy);
+            entry.set_uses(entry_ref, 0);
+            return Demoted::Moved;
+        }
+        (Some(entry_ref), _) => {
+            entry.remove(entry_ref);
+            Demoted::Dropped
+        }
+        (None, _) => Demoted::Changed,
+    };
+    drop(entry);
+    if let Some(copy) = copy {
+        demotion.undo(copy);
+    }
+    moved
 }
 
 #[cfg(test)]

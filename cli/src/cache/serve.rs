@@ -47,7 +47,7 @@ A configuration. Every table but [[vm]] is optional:
   weight = 200                             # among the VMs, 1 to 10000 [default: 100]
   socket = \"/run/justitia/web.sock\"      # this VM's disks alone, for this user alone
   clients = [\"web\"]                      # common or DNS names in its certificates [default: its name]
-  policy = \"s3-fifo\"                     # fifo, ghost, sieve, s3-fifo
+  policy = \"s3-fifo\"                     # `set vm --help` lists them [default: ghost with an exclusive disk]
 
   [[vm.pool]]                              # \"default\" holds the blocks of no container
   name = \"default\"

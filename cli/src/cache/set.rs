@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use justitia_cache::serve::{ControlRequest, Size, Table};
 use justitia_cache::{Policy, StoreKind};
@@ -50,8 +51,8 @@ struct Vm {
     #[arg(long, required_unless_present_any = ["policy", "uncached", "create", "remove"])]
     weight: Option<u64>,
     /// Which blocks are evicted first
-    #[arg(long)]
-    policy: Option<PolicyName>,
+    #[arg(long, value_parser = policy())]
+    policy: Option<Policy>,
     /// Remove its pools and their blocks, and serve its disks uncached until the daemon is restarted
     #[arg(long, conflicts_with_all = ["weight", "policy"])]
     uncached: bool,
@@ -198,23 +199,14 @@ impl From<StoreName> for StoreKind {
     }
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum PolicyName {
-    Fifo,
-    Ghost,
-    Sieve,
-    S3Fifo,
-}
-
-impl From<PolicyName> for Policy {
-    fn from(name: PolicyName) -> Self {
-        match name {
-            PolicyName::Fifo => Self::Fifo,
-            PolicyName::Ghost => Self::Ghost,
-            PolicyName::Sieve => Self::Sieve,
-            PolicyName::S3Fifo => Self::S3Fifo,
-        }
-    }
+/// The names of the eviction policies.
+fn policy() -> impl TypedValueParser<Value = Policy> {
+    let names = Policy::ALL.iter().map(|policy| policy.name());
+    PossibleValuesParser::new(names).try_map(|name| {
+        let mut all = Policy::ALL.into_iter();
+        let found = all.find(|policy| policy.name() == name);
+        found.ok_or("expected the name of a policy")
+    })
 }
 
 pub(super) fn set(args: &Set) -> anyhow::Result<()> {
@@ -235,12 +227,11 @@ pub(super) fn set(args: &Set) -> anyhow::Result<()> {
 fn set_vm(args: &Vm) -> anyhow::Result<ControlRequest> {
     let vm = args.vm.clone();
     if args.create {
-        let policy = args.policy.map(Policy::from);
         return Ok(ControlRequest::AddVm {
             vm: table([
                 ("name", Some(json!(vm))),
                 ("weight", args.weight.map(|weight| json!(weight))),
-                ("policy", policy.map(|policy| json!(policy))),
+                ("policy", args.policy.map(|policy| json!(policy))),
                 ("socket", path(args.socket.as_deref())?),
             ]),
         });
@@ -254,7 +245,7 @@ fn set_vm(args: &Vm) -> anyhow::Result<ControlRequest> {
     Ok(ControlRequest::SetVm {
         vm,
         weight: args.weight,
-        policy: args.policy.map(Policy::from),
+        policy: args.policy,
     })
 }
 
