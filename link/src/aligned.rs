@@ -6,7 +6,7 @@ use crate::PAGE;
 
 /// A buffer that begins at a multiple of [`PAGE`], the largest alignment that `O_DIRECT` requires on any device with pages
 /// of 4 KiB; zero until written.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct AlignedBuf {
     memory: Vec<u8>,
     start: usize,

@@ -1,24 +1,15 @@
 //! Requests that go to the image through the connection's io_uring, without a thread that waits.
 
-use super::request::{IoRequest, Operation, Outcome, Payload};
+use super::request::{IoRequest, Operation, Outcome};
 use super::volume::Volume;
-use super::write_order::WriteTicket;
 use crate::backing::AlignedBuf;
 use crate::block_dev::{SharedWriteGuard, Sync};
 use crate::cache::WriteGuard;
-use crate::disk::{MissFill, MissRemainder};
+use crate::disk::MissFill;
 use crate::ring::{self, Ring};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-
-/// A request, and what its front end needs to answer it.
-pub(super) struct Job<C> {
-    pub(super) request: IoRequest,
-    pub(super) context: C,
-    /// Of a write: dropped when it has ended, before the client can know.
-    pub(super) ticket: Option<WriteTicket>,
-}
 
 /// The transfers of a connection.
 pub(super) struct InFlight<C> {
@@ -27,30 +18,31 @@ pub(super) struct InFlight<C> {
     volume: Arc<Volume>,
 }
 
-/// A request, and the memory that the kernel reads or writes.
-enum Transfer<C> {
+/// A request that is under way. The kernel reads or writes its data, or what is `around` them.
+struct Transfer<C> {
+    request: IoRequest<C>,
+    state: State,
+}
+
+/// What a transfer needs until it has come back.
+enum State {
     Read {
-        job: Job<C>,
         fill: MissFill,
-        /// What is read, unless it lies inside `data`.
+        /// What is read, unless it lies inside the request's data.
         around: Option<AlignedBuf>,
-        data: AlignedBuf,
-        remainder: MissRemainder,
     },
     Write {
-        job: Job<C>,
-        payload: AlignedBuf,
         guard: Option<WriteGuard>,
         _shared: SharedWriteGuard,
     },
-    Flush(Job<C>),
+    Flush,
 }
 
 /// How a transfer ended.
 pub(super) enum Ended<C> {
-    Complete(Job<C>, io::Result<Outcome>),
+    Complete(IoRequest<C>, io::Result<Outcome>),
     /// A thread that may wait must execute it again.
-    Again(Job<C>, Payload),
+    Again(IoRequest<C>),
 }
 
 impl<C> InFlight<C> {
@@ -91,76 +83,64 @@ impl<C> InFlight<C> {
     }
 
     /// Starts a request; returns it when it takes more than one transfer, or the ring is full.
-    pub(super) fn start(&mut self, job: Job<C>, payload: Payload) -> Option<(Job<C>, Payload)> {
-        match (job.request.operation, payload) {
-            (Operation::Read, Payload::Read(data, remainder)) => self.read(job, data, remainder),
-            (Operation::Write { fua }, Payload::Write(payload)) => self.write(job, payload, fua),
-            (Operation::Flush, payload) => {
+    pub(super) fn start(&mut self, request: IoRequest<C>) -> Option<IoRequest<C>> {
+        match request.operation {
+            Operation::Read => self.read(request),
+            Operation::Write { fua } => self.write(request, fua),
+            Operation::Flush => {
                 let Some(entry) = self.volume.backend().file().map(|f| f.sync()) else {
-                    return Some((job, payload));
+                    return Some(request);
                 };
+                let state = State::Flush;
                 // SAFETY: no memory; `self` keeps the volume, and that the file, until the ring is dropped.
-                unsafe { self.ring.push(entry, Transfer::Flush(job)) }
+                unsafe { self.ring.push(entry, Transfer { request, state }) }
                     .err()
-                    .map(Transfer::into_job)
+                    .map(|left| left.request)
             }
-            (_, payload) => Some((job, payload)),
+            _ => Some(request),
         }
     }
 
-    fn read(
-        &mut self,
-        job: Job<C>,
-        mut data: AlignedBuf,
-        remainder: MissRemainder,
-    ) -> Option<(Job<C>, Payload)> {
-        let IoRequest { offset, length, .. } = job.request;
+    fn read(&mut self, mut request: IoRequest<C>) -> Option<IoRequest<C>> {
+        let offset = request.offset;
         let backend = self.volume.backend();
-        let fill = (!remainder.is_on_ssd())
-            .then(|| backend.begin_fill(&remainder, offset, length))
+        let fill = (!request.remainder.is_on_ssd())
+            .then(|| backend.begin_fill(&request.remainder, offset, request.length))
             .flatten();
         let Some((file, fill)) = backend.file().zip(fill) else {
-            return Some((job, Payload::Read(data, remainder)));
+            return Some(request);
         };
         let mut around = None;
-        let target = match fill.range_in(&data, offset) {
-            Some(range) => &mut data[range],
+        let target = match fill.range_in(&request.data, offset) {
+            Some(range) => &mut request.data[range],
             None => &mut **around.insert(AlignedBuf::new(fill.len())),
         };
         let Some(entry) = file.read(target, fill.span.start) else {
-            return Some((job, Payload::Read(data, remainder)));
+            return Some(request);
         };
-        let transfer = Transfer::Read {
-            job,
-            fill,
-            around,
-            data,
-            remainder,
-        };
+        let state = State::Read { fill, around };
         // SAFETY: the buffers go along, and do not move in memory when they do; `self` keeps the volume, and that the
         // file, until the ring is dropped.
-        unsafe { self.ring.push(entry, transfer) }
+        unsafe { self.ring.push(entry, Transfer { request, state }) }
             .err()
-            .map(Transfer::into_job)
+            .map(|left| left.request)
     }
 
-    fn write(&mut self, job: Job<C>, payload: AlignedBuf, fua: bool) -> Option<(Job<C>, Payload)> {
-        let IoRequest { offset, length, .. } = job.request;
+    fn write(&mut self, request: IoRequest<C>, fua: bool) -> Option<IoRequest<C>> {
         let backend = self.volume.backend();
-        let entry = backend.file().and_then(|f| f.write(&payload, offset, fua));
+        let file = backend.file();
+        let entry = file.and_then(|f| f.write(&request.data, request.offset, fua));
         let Some((entry, shared)) = entry else {
-            return Some((job, Payload::Write(payload)));
+            return Some(request);
         };
-        let transfer = Transfer::Write {
-            guard: backend.begin_write(offset, length),
-            job,
-            payload,
+        let state = State::Write {
+            guard: backend.begin_write(request.offset, request.length),
             _shared: shared,
         };
         // SAFETY: as in `read`.
-        unsafe { self.ring.push(entry, transfer) }
+        unsafe { self.ring.push(entry, Transfer { request, state }) }
             .err()
-            .map(Transfer::into_job)
+            .map(|left| left.request)
     }
 
     /// Passes on what has come back.
@@ -175,38 +155,18 @@ impl<C> InFlight<C> {
 }
 
 impl<C> Transfer<C> {
-    /// The request, as it was before it was started.
-    fn into_job(self) -> (Job<C>, Payload) {
-        match self {
-            Self::Read {
-                job,
-                data,
-                remainder,
-                ..
-            } => (job, Payload::Read(data, remainder)),
-            Self::Write { job, payload, .. } => (job, Payload::Write(payload)),
-            Self::Flush(job) => (job, Payload::None),
-        }
-    }
-
     /// Bytes that are transferred when all goes well.
     fn expected(&self) -> usize {
-        match self {
-            Self::Read { fill, .. } => fill.len(),
-            Self::Write { payload, .. } => payload.len(),
-            Self::Flush(_) => 0,
-        }
-    }
-
-    const fn job(&self) -> &Job<C> {
-        match self {
-            Self::Read { job, .. } | Self::Write { job, .. } | Self::Flush(job) => job,
+        match &self.state {
+            State::Read { fill, .. } => fill.len(),
+            State::Write { .. } => self.request.data.len(),
+            State::Flush => 0,
         }
     }
 
     /// What a sync that has ended with `error` is answered with.
     fn settle(&self, volume: &Volume, error: Option<io::Error>) -> Option<io::Error> {
-        let sync = match self.job().request.operation {
+        let sync = match self.request.operation {
             Operation::Flush => Sync::Flush,
             Operation::Write { fua: true } => Sync::Write,
             _ => return error,
@@ -230,53 +190,35 @@ impl<C> Transfer<C> {
                 Some(e)
             }
             // Cut short: by the end of the file, a signal, or want of memory.
-            _ => {
-                let (job, payload) = self.into_job();
-                return Ended::Again(job, payload);
-            }
+            _ => return Ended::Again(self.request),
         };
         let error = self.settle(volume, error);
-        match (self, error) {
-            (Self::Read { job, .. } | Self::Flush(job), Some(e)) => Ended::Complete(job, Err(e)),
-            (
-                Self::Read {
-                    job,
-                    fill,
-                    around,
-                    mut data,
-                    ..
-                },
-                None,
-            ) => {
+        let Self { mut request, state } = self;
+        let outcome = match (state, error) {
+            (State::Read { .. } | State::Flush, Some(e)) => Err(e),
+            (State::Read { fill, around }, None) => {
                 let backend = volume.backend();
-                let offset = job.request.offset;
-                match (&around, fill.range_in(&data, offset)) {
+                let (data, offset) = (&mut request.data, request.offset);
+                match (&around, fill.range_in(data, offset)) {
                     (Some(around), _) => {
                         backend.end_fill(&fill, around);
-                        fill.copy(around, &mut data, offset);
+                        fill.copy(around, data, offset);
                     }
                     (None, Some(range)) => backend.end_fill(&fill, &data[range]),
                     (None, None) => {}
                 }
-                Ended::Complete(job, Ok(Outcome::Data(data)))
+                Ok(request.take_data())
             }
-            (
-                Self::Write {
-                    job,
-                    guard,
-                    payload,
-                    ..
-                },
-                error,
-            ) => {
+            (State::Write { guard, .. }, error) => {
                 // Before the client can know that the write has ended.
                 match guard {
-                    Some(guard) if error.is_none() => guard.completed(&payload),
+                    Some(guard) if error.is_none() => guard.completed(&request.data),
                     other => drop(other),
                 }
-                Ended::Complete(job, error.map_or(Ok(Outcome::Done), Err))
+                error.map_or(Ok(Outcome::Done), Err)
             }
-            (Self::Flush(job), None) => Ended::Complete(job, Ok(Outcome::Done)),
-        }
+            (State::Flush, None) => Ok(Outcome::Done),
+        };
+        Ended::Complete(request, outcome)
     }
 }

@@ -2,9 +2,9 @@
 
 use super::completion::CompletionQueue;
 use super::executor::Executor;
-use super::in_flight::{Ended, InFlight, Job};
+use super::in_flight::{Ended, InFlight};
 use super::limits::IoLimits;
-use super::request::{IoRequest, Outcome, Payload};
+use super::request::{IoRequest, Outcome};
 use super::volume::Volume;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -41,7 +41,7 @@ enum Completion<C: RequestContext> {
     Reply(C::Reply, usize),
     /// A request that goes on: a read whose part on the SSD was read, the rest is the disk's; or a write that has waited for
     /// others.
-    Resumed(Box<(Job<C>, Payload)>),
+    Resumed(Box<IoRequest<C>>),
 }
 
 impl<C: RequestContext> IoQueue<C> {
@@ -72,26 +72,21 @@ impl<C: RequestContext> IoQueue<C> {
     }
 
     /// Starts a request. [`submit`](Self::submit) must follow.
-    pub(crate) fn start(&mut self, request: IoRequest, payload: Payload, context: C) {
+    pub(crate) fn start(&mut self, mut request: IoRequest<C>) {
         self.bytes += request.buffer_bytes();
-        let mut job = Job {
-            request,
-            context,
-            ticket: None,
-        };
         let Some(ticket) = self.volume.arrived(&request) else {
-            return self.execute(job, payload);
+            return self.execute(request);
         };
         if !ticket.must_wait() {
-            job.ticket = Some(ticket);
-            return self.execute(job, payload);
+            request.ticket = Some(ticket);
+            return self.execute(request);
         }
         // An earlier write to the same place is still under way, perhaps of a client that is gone.
         self.offloaded += 1;
         let completions = Arc::clone(&self.completions);
         ticket.begin(move |ticket| {
-            job.ticket = Some(ticket);
-            completions.push(Completion::Resumed(Box::new((job, payload))));
+            request.ticket = Some(ticket);
+            completions.push(Completion::Resumed(Box::new(request)));
         });
     }
 
@@ -113,7 +108,7 @@ impl<C: RequestContext> IoQueue<C> {
                         self.bytes -= bytes;
                         replies.push(reply);
                     }
-                    Completion::Resumed(left) => self.execute(left.0, left.1),
+                    Completion::Resumed(request) => self.execute(*request),
                 }
             }
         }
@@ -123,58 +118,54 @@ impl<C: RequestContext> IoQueue<C> {
         let mut again = Vec::new();
         let (volume, bytes) = (&self.volume, &mut self.bytes);
         in_flight.collect(|ended| match ended {
-            Ended::Complete(job, result) => {
-                volume.record(&job.request, &result);
-                *bytes -= job.request.buffer_bytes();
-                drop(job.ticket);
-                replies.push(job.context.reply(result));
+            Ended::Complete(request, result) => {
+                volume.record(&request, &result);
+                *bytes -= request.buffer_bytes();
+                drop(request.ticket);
+                replies.push(request.context.reply(result));
             }
-            Ended::Again(job, payload) => again.push((job, payload)),
+            Ended::Again(request) => again.push(request),
         });
-        for (job, payload) in again {
-            self.offload(job, payload);
+        for request in again {
+            self.offload(request);
         }
     }
 
     /// Executes a request: through the ring if that is possible.
-    fn execute(&mut self, job: Job<C>, payload: Payload) {
+    fn execute(&mut self, request: IoRequest<C>) {
         let left = match &mut self.in_flight {
-            Some(in_flight) => in_flight.start(job, payload),
-            None => Some((job, payload)),
+            Some(in_flight) => in_flight.start(request),
+            None => Some(request),
         };
-        if let Some((job, payload)) = left {
-            self.offload(job, payload);
+        if let Some(request) = left {
+            self.offload(request);
         }
     }
 
     /// Lets a worker execute a request. Threads that wait for a disk, which may hang, do not wait for the SSD store.
-    fn offload(&mut self, job: Job<C>, payload: Payload) {
+    fn offload(&mut self, mut request: IoRequest<C>) {
         self.offloaded += 1;
         let completions = Arc::clone(&self.completions);
         let volume = Arc::clone(&self.volume);
         let vm = self.volume.vm();
-        match payload {
-            Payload::Read(mut data, mut remainder) if remainder.is_on_ssd() => {
-                let work = move || {
-                    let read = volume.read_ssd(&job.request, &mut data, &mut remainder);
-                    completions.push(match read {
-                        Ok(true) => answer(&volume, job, Ok(Outcome::Data(data))),
-                        Ok(false) => {
-                            let left = (job, Payload::Read(data, remainder));
-                            Completion::Resumed(Box::new(left))
-                        }
-                        Err(e) => answer(&volume, job, Err(e)),
-                    });
-                };
-                self.executor.submit_ssd(vm, Box::new(work));
-            }
-            payload => {
-                let work = move || {
-                    let result = volume.execute(&job.request, payload);
-                    completions.push(answer(&volume, job, result));
-                };
-                self.executor.submit_disk(vm, Box::new(work));
-            }
+        if request.remainder.is_on_ssd() {
+            let work = move || {
+                completions.push(match volume.read_ssd(&mut request) {
+                    Ok(true) => {
+                        let data = request.take_data();
+                        answer(&volume, request, Ok(data))
+                    }
+                    Ok(false) => Completion::Resumed(Box::new(request)),
+                    Err(e) => answer(&volume, request, Err(e)),
+                });
+            };
+            self.executor.submit_ssd(vm, Box::new(work));
+        } else {
+            let work = move || {
+                let result = volume.execute(&mut request);
+                completions.push(answer(&volume, request, result));
+            };
+            self.executor.submit_disk(vm, Box::new(work));
         }
     }
 
@@ -201,11 +192,11 @@ impl<C: RequestContext> IoQueue<C> {
 
 fn answer<C: RequestContext>(
     volume: &Volume,
-    job: Job<C>,
+    request: IoRequest<C>,
     result: io::Result<Outcome>,
 ) -> Completion<C> {
-    volume.record(&job.request, &result);
-    let bytes = job.request.buffer_bytes();
-    drop(job.ticket);
-    Completion::Reply(job.context.reply(result), bytes)
+    volume.record(&request, &result);
+    let bytes = request.buffer_bytes();
+    drop(request.ticket);
+    Completion::Reply(request.context.reply(result), bytes)
 }

@@ -34,7 +34,7 @@ pub(crate) use identity::DiskIdentity;
 pub(crate) use io_queue::{IoQueue, RequestContext};
 pub use limits::IoLimits;
 pub(crate) use log_limit::LogLimit;
-pub(crate) use request::{IoRequest, Operation, Outcome, Payload};
+pub(crate) use request::{IoRequest, Operation, Outcome};
 pub(crate) use socket::unix_listener;
 pub use socket::{ListenError, SocketAccess};
 pub(crate) use vm::VmPools;

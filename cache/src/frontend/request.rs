@@ -1,4 +1,8 @@
-//! A request to a volume, and how it is executed by a thread that may wait.
+//! A request to a volume, from its arrival to its answer.
+//!
+//! One object goes all the way: from the front end, which looks the blocks of a read up in the cache, to a thread that waits
+//! for the SSD store, into the connection's io_uring or to a thread that waits for the disk, and back to the front end. What
+//! is still to be done is in it ([`IoRequest::remainder`]).
 
 use super::volume::Volume;
 use super::write_order::WriteTicket;
@@ -39,23 +43,20 @@ pub(crate) enum Operation {
     },
 }
 
-/// A request. Its range lies inside the volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IoRequest {
+/// A request, and what its front end needs to answer it. Its range lies inside the volume.
+pub(crate) struct IoRequest<C> {
     pub(crate) operation: Operation,
     /// Bytes from the volume's beginning.
     pub(crate) offset: u64,
     /// Bytes.
     pub(crate) length: u64,
-}
-
-/// The buffers that a request brings along.
-pub(crate) enum Payload {
-    /// A read's buffer with what the cache had, and what is missing.
-    Read(AlignedBuf, MissRemainder),
-    /// What is to be written.
-    Write(AlignedBuf),
-    None,
+    /// What is to be written; of a read the buffer, with what the cache had. Empty for others.
+    pub(crate) data: AlignedBuf,
+    /// Of a read: what is missing in the buffer.
+    pub(crate) remainder: MissRemainder,
+    /// Of a write: dropped when it has ended, before the client can know.
+    pub(super) ticket: Option<WriteTicket>,
+    pub(crate) context: C,
 }
 
 /// The result of a request that succeeded.
@@ -67,7 +68,25 @@ pub(crate) enum Outcome {
     Done,
 }
 
-impl IoRequest {
+impl<C> IoRequest<C> {
+    /// A request that has just arrived, without data.
+    pub(crate) fn new(operation: Operation, offset: u64, length: u64, context: C) -> Self {
+        Self {
+            operation,
+            offset,
+            length,
+            data: AlignedBuf::default(),
+            remainder: MissRemainder::default(),
+            ticket: None,
+            context,
+        }
+    }
+
+    /// The buffer of a read, which is read.
+    pub(super) fn take_data(&mut self) -> Outcome {
+        Outcome::Data(std::mem::take(&mut self.data))
+    }
+
     /// Bytes of its buffer, which count against the connection's limit.
     pub(super) fn buffer_bytes(&self) -> usize {
         match self.operation {
@@ -81,7 +100,7 @@ impl IoRequest {
 
 impl Volume {
     /// A request has arrived: the ticket of one that changes the disk.
-    pub(super) fn arrived(&self, request: &IoRequest) -> Option<WriteTicket> {
+    pub(super) fn arrived<C>(&self, request: &IoRequest<C>) -> Option<WriteTicket> {
         let changes = matches!(
             request.operation,
             Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. }
@@ -91,74 +110,61 @@ impl Volume {
     }
 
     /// Executes a request, and waits for it.
-    pub(super) fn execute(&self, request: &IoRequest, payload: Payload) -> io::Result<Outcome> {
+    pub(super) fn execute<C>(&self, request: &mut IoRequest<C>) -> io::Result<Outcome> {
         // A bug in a disk costs this request, and neither the worker thread nor the client.
-        catch_unwind(AssertUnwindSafe(|| self.try_execute(request, payload)))
+        catch_unwind(AssertUnwindSafe(|| self.try_execute(request)))
             .unwrap_or_else(|_| Err(io::Error::other("the disk panicked")))
     }
 
     /// Reads what the SSD store has of a read, and waits for it; `true` when nothing is missing then.
-    pub(super) fn read_ssd(
-        &self,
-        request: &IoRequest,
-        data: &mut AlignedBuf,
-        remainder: &mut MissRemainder,
-    ) -> io::Result<bool> {
+    pub(super) fn read_ssd<C>(&self, request: &mut IoRequest<C>) -> io::Result<bool> {
+        let (remainder, offset) = (&mut request.remainder, request.offset);
+        let data = &mut request.data;
         catch_unwind(AssertUnwindSafe(|| {
-            self.backend().read_ssd(remainder, data, request.offset)
+            self.backend().read_ssd(remainder, data, offset)
         }))
         .map_err(|_| io::Error::other("the SSD store panicked"))
     }
 
-    fn try_execute(&self, request: &IoRequest, payload: Payload) -> io::Result<Outcome> {
-        let IoRequest {
-            operation,
-            offset,
-            length,
-        } = *request;
+    fn try_execute<C>(&self, request: &mut IoRequest<C>) -> io::Result<Outcome> {
+        let (offset, length) = (request.offset, request.length);
         let disk = self.backend().disk();
-        match (operation, payload) {
-            (Operation::Read, Payload::Read(mut data, remainder)) => {
-                self.backend().finish(remainder, &mut data, offset)?;
-                return Ok(Outcome::Data(data));
+        match request.operation {
+            Operation::Read => {
+                let remainder = std::mem::take(&mut request.remainder);
+                self.backend()
+                    .finish(remainder, &mut request.data, offset)?;
+                return Ok(request.take_data());
             }
-            (Operation::Write { fua }, Payload::Write(content)) => {
-                disk.write_at(&content, offset, fua)?;
-            }
-            (Operation::Flush, _) => disk.flush()?,
-            (Operation::Discard { fua }, _) => {
+            Operation::Write { fua } => disk.write_at(&request.data, offset, fua)?,
+            Operation::Flush => disk.flush()?,
+            Operation::Discard { fua } => {
                 disk.discard(offset, length)?;
                 if fua {
                     disk.flush()?;
                 }
             }
-            (Operation::Prefetch, _) => disk.prefetch(offset, length.min(MAX_PREFETCH))?,
-            (
-                Operation::WriteZeroes {
-                    fua,
-                    may_unmap,
-                    fast,
-                },
-                _,
-            ) => {
+            Operation::Prefetch => disk.prefetch(offset, length.min(MAX_PREFETCH))?,
+            Operation::WriteZeroes {
+                fua,
+                may_unmap,
+                fast,
+            } => {
                 if fast {
                     disk.write_zeroes_fast(offset, length, fua, may_unmap)?;
                 } else {
                     disk.write_zeroes(offset, length, fua, may_unmap)?;
                 }
             }
-            (Operation::Extents { limit }, _) => {
+            Operation::Extents { limit } => {
                 return self.extents(offset, length, limit).map(Outcome::Extents);
-            }
-            (Operation::Read | Operation::Write { .. }, _) => {
-                return Err(io::Error::other("a request without its buffer"));
             }
         }
         Ok(Outcome::Done)
     }
 
     /// Counts a request that has ended, and logs why if it failed, unless others have just been logged.
-    pub(super) fn record(&self, request: &IoRequest, result: &io::Result<Outcome>) {
+    pub(super) fn record<C>(&self, request: &IoRequest<C>, result: &io::Result<Outcome>) {
         match (request.operation, result) {
             // An answer, not a failure: the client writes the zeroes.
             (Operation::WriteZeroes { fast: true, .. }, Err(error))

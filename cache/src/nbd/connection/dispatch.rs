@@ -7,7 +7,7 @@
 
 use super::{Connection, Partial};
 use crate::backing::AlignedBuf;
-use crate::frontend::{IoRequest, Operation, Outcome, Payload, RequestContext};
+use crate::frontend::{IoRequest, Operation, Outcome, RequestContext};
 use crate::nbd::encode::{self, Style};
 use crate::nbd::refusal::Refusal;
 use crate::nbd::reply::ReplyContext;
@@ -119,8 +119,11 @@ impl Connection<'_> {
             self.out.push(context.reply(Ok(Outcome::Done)));
             return;
         }
-        let payload = payload.map_or(Payload::None, Payload::Write);
-        self.start(&request, operation, payload);
+        let mut started = self.started(&request, operation);
+        if let Some(payload) = payload {
+            started.data = payload;
+        }
+        self.queue.start(started);
     }
 
     fn refuse(&mut self, request: &Request, why: Refusal) {
@@ -172,17 +175,14 @@ impl Connection<'_> {
         if let Some(copied) = copied {
             buffer.copy_from_slice(&copied);
         }
-        self.start(request, Operation::Read, Payload::Read(buffer, remainder));
+        let mut started = self.started(request, Operation::Read);
+        (started.data, started.remainder) = (buffer, remainder);
+        self.queue.start(started);
     }
 
-    fn start(&mut self, request: &Request, operation: Operation, payload: Payload) {
-        let io = IoRequest {
-            operation,
-            offset: request.offset,
-            length: request.length,
-        };
+    fn started(&self, request: &Request, operation: Operation) -> IoRequest<ReplyContext> {
         let context = self.context_of(request, operation);
-        self.queue.start(io, payload, context);
+        IoRequest::new(operation, request.offset, request.length, context)
     }
 
     fn context_of(&self, request: &Request, operation: Operation) -> ReplyContext {

@@ -2,7 +2,7 @@
 
 use super::QueueWorker;
 use super::answer::AnswerContext;
-use crate::frontend::{IoRequest, Operation, Payload};
+use crate::frontend::{IoRequest, Operation};
 use crate::vhost::chain::ChainError;
 use crate::vhost::memory::GuestMemory;
 use crate::vhost::request::{BlkHeader, Command, DeviceView, Status};
@@ -81,14 +81,10 @@ impl QueueWorker {
             self.buffers.keep(buffer);
             return answered;
         };
-        let request = IoRequest {
-            operation: Operation::Read,
-            offset,
-            length,
-        };
         let context = self.context(memory, true);
-        let payload = Payload::Read(buffer, remainder);
-        self.io.start(request, payload, context);
+        let mut request = IoRequest::new(Operation::Read, offset, length, context);
+        (request.data, request.remainder) = (buffer, remainder);
+        self.io.start(request);
         Ok(())
     }
 
@@ -102,24 +98,17 @@ impl QueueWorker {
         let size = usize::try_from(length).map_err(|_| ChainError::Broken)?;
         let mut payload = self.buffers.take(size);
         self.chain.payload(memory, &mut payload)?;
-        let request = IoRequest {
-            operation: Operation::Write { fua },
-            offset,
-            length,
-        };
         let context = self.context(memory, false);
-        self.io.start(request, Payload::Write(payload), context);
+        let mut request = IoRequest::new(Operation::Write { fua }, offset, length, context);
+        request.data = payload;
+        self.io.start(request);
         Ok(())
     }
 
     fn start(&mut self, memory: &Arc<GuestMemory>, operation: Operation, offset: u64, length: u64) {
-        let request = IoRequest {
-            operation,
-            offset,
-            length,
-        };
         let context = self.context(memory, false);
-        self.io.start(request, Payload::None, context);
+        let request = IoRequest::new(operation, offset, length, context);
+        self.io.start(request);
     }
 
     fn context(&mut self, memory: &Arc<GuestMemory>, with_data: bool) -> AnswerContext {
