@@ -26,8 +26,20 @@ const COUNTS_FOR: Duration = Duration::from_secs(2 * MIN_OBSERVATION.as_secs());
 /// What the agent before this one knew.
 #[derive(Debug, Default)]
 pub struct Handover {
-    sets: HashMap<CgroupId, u64>,
+    sets: HashMap<CgroupId, Left>,
     until: Option<Instant>,
+}
+
+/// What is left of a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Left {
+    /// Its cgroup.
+    id: u64,
+    /// Its working set, bytes.
+    bytes: u64,
+    /// For how long its accesses had been observed, seconds.
+    observed_for: u64,
 }
 
 /// The contents of the file.
@@ -38,8 +50,7 @@ struct Contents {
     boot: String,
     /// When, seconds since that boot.
     at: u64,
-    /// Cgroups and their working sets, bytes.
-    sets: Vec<(u64, u64)>,
+    sets: Vec<Left>,
 }
 
 impl Handover {
@@ -72,13 +83,13 @@ impl Handover {
         }
         let sets = contents.sets.into_iter();
         Self {
-            sets: sets.map(|(id, bytes)| (CgroupId(id), bytes)).collect(),
+            sets: sets.map(|left| (CgroupId(left.id), left)).collect(),
             until: Some(now + COUNTS_FOR),
         }
     }
 
     /// A tenant's working set, as it is known: what this agent has `observed`, or for the first minutes what the last one
-    /// knew, if that is more.
+    /// knew, if that is more. Its accesses have been observed for as long as both did.
     #[must_use]
     pub fn known(
         &self,
@@ -90,18 +101,20 @@ impl Handover {
         if !fresh || self.until.is_none_or(|until| now >= until) {
             return observed;
         }
-        let Some(&bytes) = self.sets.get(&id) else {
+        let Some(left) = self.sets.get(&id) else {
             return observed;
         };
+        let (bytes, observed_for) =
+            observed.map_or((0, Duration::ZERO), |set| (set.bytes, set.observed_for));
         Some(WorkingSet {
-            bytes: observed.map_or(bytes, |set| set.bytes.max(bytes)),
-            observed_for: MIN_OBSERVATION,
+            bytes: bytes.max(left.bytes),
+            observed_for: observed_for.saturating_add(Duration::from_secs(left.observed_for)),
             evidence: EstimateBasis::Accesses,
         })
     }
 }
 
-/// Leaves working sets to the next agent: those that are known by accesses which have been observed for long enough.
+/// Leaves working sets to the next agent: those that are known by accesses.
 ///
 /// # Errors
 /// If the file cannot be written. Then there is none.
@@ -110,13 +123,16 @@ pub(crate) fn leave(
     boot: &str,
     sets: impl Iterator<Item = (CgroupId, WorkingSet)>,
 ) -> std::io::Result<()> {
-    let known = sets.filter(|(_, set)| {
-        set.evidence == EstimateBasis::Accesses && set.observed_for >= MIN_OBSERVATION
+    let known = sets.filter(|(_, set)| set.evidence == EstimateBasis::Accesses);
+    let left = known.map(|(id, set)| Left {
+        id: id.0,
+        bytes: set.bytes,
+        observed_for: set.observed_for.as_secs(),
     });
     let contents = Contents {
         boot: boot.to_owned(),
         at: since_boot(),
-        sets: known.map(|(id, set)| (id.0, set.bytes)).collect(),
+        sets: left.collect(),
     };
     let (path, temporary) = (state.join(FILE_NAME), state.join("working-sets.new"));
     write(&temporary, &serde_json::to_vec(&contents)?)
@@ -170,12 +186,13 @@ mod tests {
         let long = MIN_OBSERVATION.as_secs();
         let observed = |bytes, seconds| Some(set(bytes, seconds, EstimateBasis::Accesses));
         for (id, seen, after, expected) in [
-            (1, None, 0, Some((100, long))),
-            (1, observed(40, 10), 10, Some((100, long))),
-            (1, observed(140, 10), 10, Some((140, long))),
+            (1, None, 0, Some((100, 300))),
+            (1, observed(40, 10), 10, Some((100, 310))),
+            (1, observed(140, 10), 10, Some((140, 310))),
             (1, observed(40, long), long + 20, Some((40, long))),
             (1, observed(40, 10), 2 * long, Some((40, 10))),
-            (2, None, 0, None),
+            (2, None, 0, Some((200, 30))),
+            (2, observed(40, 10), 10, Some((200, 40))),
             (3, None, 0, None),
         ] {
             assert_eq!(of(id, seen, after), expected, "{id}, {seen:?}, {after} s");
@@ -188,7 +205,11 @@ mod tests {
         let contents = |boot: &str, at| Contents {
             boot: boot.to_owned(),
             at,
-            sets: vec![(1, 100)],
+            sets: vec![Left {
+                id: 1,
+                bytes: 100,
+                observed_for: 300,
+            }],
         };
         for (boot, at, used) in [
             (BOOT, 1000, true),
@@ -202,7 +223,11 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE_NAME);
-        for damaged in ["", "{", "{\"boot\":\"6d1c\",\"at\":1,\"sets\":[[-1,2]]}"] {
+        for damaged in [
+            "",
+            "{",
+            "{\"boot\":\"6d1c\",\"at\":1,\"sets\":[{\"id\":-1,\"bytes\":2,\"observed_for\":1}]}",
+        ] {
             std::fs::write(&path, damaged).unwrap();
             assert!(Handover::take(dir.path(), BOOT, now).sets.is_empty());
             assert!(!path.exists(), "{damaged}");
