@@ -1,6 +1,6 @@
 //! The agent of the host, a folder a mechanism.
 //!
-//! [`agent`] is the loop: one tick goes through all mechanisms. [`monitor`] decides what is sampled when, within a CPU
+//! [`Agent`] is the loop: one tick goes through all mechanisms. [`monitor`] decides what is sampled when, within a CPU
 //! budget. [`page_cache`] divides the page cache, [`device`] the bandwidth of disks, and [`recharge`] moves the charge of
 //! shared files: each measures, plans, purely, and acts. [`knobs`] writes the kernel's knobs and restores them. [`status`]
 //! tells what was done, by the socket and as metrics. [`model`] has the types that they share.

@@ -49,7 +49,7 @@ pub struct Memory {
     pub free: u64,
     /// Reclaim that was requested and has not finished.
     pub reclaim_in_flight: u64,
-    /// The free memory below which kswapd is woken: what the zones' low watermarks and lowmem reserves hold back.
+    /// The free memory below which kswapd is woken: the sum of the zones' low watermarks and lowmem reserves.
     pub low_watermark: u64,
     /// kswapd, once it has woken, reclaims up to this much free memory.
     pub high_watermark: u64,
@@ -105,7 +105,7 @@ pub struct Tenant {
     pub orphaned_in_use: u64,
     /// The part of `own` of an inner node that children held which were removed lately, at least what is in use.
     pub orphaned_lately: u64,
-    /// What it uses of the orphaned pages of its parent.
+    /// The orphaned pages of its parent that it uses.
     pub uses_orphaned: u64,
     /// The part of `own` that this kernel cannot reclaim without reclaiming from other tenants.
     pub untargetable: u64,
@@ -116,9 +116,9 @@ pub struct Tenant {
     pub limit: u64,
     /// Anonymous memory that may be swapped out: as much of it as there is swap for, above its minimums.
     pub anon: u64,
-    /// What was swapped out of it lately, decaying by half every [`COST_HALF_LIFE`].
+    /// Memory that was swapped out of it lately, decaying by half every [`COST_HALF_LIFE`].
     pub swapped_out: u64,
-    /// What was swapped in again lately, decaying likewise.
+    /// Memory that was swapped in again lately, decaying likewise.
     pub swapped_in: u64,
     /// File pages that cannot be reclaimed now: dirty or under writeback.
     pub unreclaimable: u64,
@@ -126,7 +126,7 @@ pub struct Tenant {
     pub populated: bool,
     /// Whether its cache has grown lately, or would have without reclaim.
     pub growing: bool,
-    /// What it has paged in lately, decaying by half every [`COST_HALF_LIFE`].
+    /// File pages that it has paged in lately, decaying by half every [`COST_HALF_LIFE`].
     pub paged_in: u64,
     /// For how long it has used neither CPU nor its working set.
     pub idle_for: Duration,
@@ -149,7 +149,7 @@ pub struct WorkingSet {
     /// For how long it was seen to use no more than that: with [`EstimateBasis::Accesses`], how long its accesses have been
     /// sampled; with [`EstimateBasis::Lists`], how long it has been idle.
     pub observed_for: Duration,
-    /// What the estimate is based on.
+    /// The source of the estimate.
     pub evidence: EstimateBasis,
 }
 

@@ -1,8 +1,8 @@
 //! The managed cgroups, as the kernel has them: the tree, the weights, and what their operators wrote to `memory.low`.
 //! Events keep it up to date; it is rescanned only where events are missing or were lost.
 //!
-//! The agent and the guest's side of the hypervisor cache follow the same tree. Each keeps what it likes of a cgroup's
-//! memory in [`Node::memory`].
+//! The agent and the guest's side of the hypervisor cache follow the same tree. Each keeps its own state of a
+//! cgroup's memory in [`Node::memory`].
 
 #![deny(unsafe_code)]
 

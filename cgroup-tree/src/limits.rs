@@ -131,7 +131,7 @@ impl CgroupQuota {
         self.collapsed.contains(&root)
     }
 
-    /// What is not tracked on its own, and why. `path` names a cgroup.
+    /// The cgroups that are not tracked on their own, and why. `path` names a cgroup.
     pub(crate) fn limitations(&self, path: impl Fn(CgroupId) -> String) -> Vec<String> {
         let (collapsed, more) = named(&self.collapsed, &path);
         let mut limitations: Vec<String> = collapsed

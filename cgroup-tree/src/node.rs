@@ -9,7 +9,7 @@ use justitia_share::Weight;
 
 use crate::rules::Override;
 
-/// A managed cgroup. `M`: what the user of the tree keeps of its memory.
+/// A managed cgroup. `M` is the state that the user of the tree keeps of its memory.
 #[derive(Debug)]
 pub struct Node<M> {
     /// The cgroup.
@@ -25,7 +25,7 @@ pub struct Node<M> {
     /// Whether a child was left out: for lack of file descriptors, or because as many cgroups as there may be (10,000) are
     /// tracked.
     pub(crate) has_untracked_child: bool,
-    /// What the configuration says about it.
+    /// The administrator's rules about it.
     pub(crate) overrides: Override,
     /// Whether it lies in a delegated subtree: its parent is delegated, so others than the administrator may have made
     /// it. Their settings divide what the parent gets; they do not raise it.
@@ -55,7 +55,7 @@ pub struct Node<M> {
     pub held: u64,
     /// Its working set when it was last sampled, bytes, by its accesses; 0 if that is not known.
     pub used: u64,
-    /// What the user of the tree keeps of its memory.
+    /// The state that the user of the tree keeps of its memory.
     pub memory: M,
 }
 
@@ -64,10 +64,10 @@ pub struct Node<M> {
 #[derive(Debug, Default)]
 pub struct Departed(VecDeque<(Instant, Left)>);
 
-/// What a removed cgroup left, bytes.
+/// The pages that a removed cgroup left, bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Left {
-    /// What it held.
+    /// The pages that it held.
     pub held: u64,
     /// The part of it that was its working set, as far as that was known.
     pub used: u64,

@@ -8,7 +8,7 @@ use justitia_api::escape;
 use justitia_share::Weight;
 use regex::bytes::{Regex, RegexBuilder};
 
-/// What a rule changes.
+/// The changes of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Override {
     /// Weight among its siblings.
@@ -22,12 +22,12 @@ pub struct Override {
     pub delegated: Option<bool>,
 }
 
-/// A pattern and what it changes.
+/// A pattern and its changes.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// The cgroups that it is about.
     pub pattern: Pattern,
-    /// What it changes.
+    /// Its changes.
     pub says: Override,
 }
 

@@ -24,7 +24,7 @@ pub struct Changes {
     pub weights_changed: bool,
 }
 
-/// The managed cgroups. `M`: what the user of the tree keeps of each one's memory.
+/// The managed cgroups. `M` is the state that the user of the tree keeps of each one's memory.
 #[derive(Debug)]
 pub struct CgroupTree<M> {
     pub(crate) root: Cgroup,

@@ -28,7 +28,7 @@ pub fn bfq_disks(sys_block: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// What a disk is called (`sda`), by its number. `sys_dev_block` is `/sys/dev/block`. `None` if there is no such disk.
+/// The name of a disk (`sda`), by its number. `sys_dev_block` is `/sys/dev/block`. `None` if there is no such disk.
 #[must_use]
 pub fn disk_name(sys_dev_block: &Path, device: DevId) -> Option<String> {
     let disk = std::fs::read_link(sys_dev_block.join(device.to_string())).ok()?;

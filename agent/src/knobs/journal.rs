@@ -167,7 +167,7 @@ pub(super) const MAX_ENTRY_BYTES: usize = 64 << 20;
 /// The longest line that is read, bytes. The longest path that the kernel opens, escaped, needs a third of it.
 const MAX_LINE: u64 = 64 << 10;
 
-/// What a journal says.
+/// The content of a journal.
 #[derive(Debug, Default)]
 pub struct Contents {
     /// Each write that is not done, in order. A knob appears once for each write.

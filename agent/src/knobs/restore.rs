@@ -10,9 +10,8 @@ use justitia_kernel::knob::Knob;
 
 use super::journal::{FILE_NAME, Journal, JournalEntry};
 use super::lock::{KnobStoreError, lock, lock_cgroups};
-use super::put_back;
 use super::put_back::{
-    KnobKey, RestoreOutcome, RestoredKnob, by_knob, is_of_cgroup, preview_entries, put_back,
+    self, KnobKey, RestoreOutcome, RestoredKnob, by_knob, is_of_cgroup, preview_entries, put_back,
     restore_entries,
 };
 use super::store::KnobStore;
@@ -152,7 +151,7 @@ pub struct ResetReport {
     pub unknown: usize,
 }
 
-/// What a corrupt journal has lost: knobs that only these lines named may still hold our values.
+/// The loss of a corrupt journal: knobs that only these lines named may still hold our values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corruption {
     /// How many lines could not be read, at least 1.
@@ -237,7 +236,7 @@ pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, 
     })
 }
 
-/// What [`reset`] would do; changes nothing. [`RestoreOutcome::Restored`](crate::knobs::put_back::RestoreOutcome::Restored) stands for a
+/// What [`reset`] would do; changes nothing. [`RestoreOutcome::Restored`](super::RestoreOutcome::Restored) stands for a
 /// knob that it would restore.
 ///
 /// # Errors

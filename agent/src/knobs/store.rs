@@ -12,10 +12,9 @@ use justitia_kernel::knob::{Knob, read_raw, write_raw};
 
 use super::journal::{FILE_NAME, Journal, JournalEntry};
 use super::lock::{KnobStoreError, lock, lock_cgroups};
-use super::put_back;
 use super::put_back::{
-    KnobKey, ReadOnly, RestoredKnob, Unwritable, WriteKnob, WriteOutcome, by_knob, is_refusal,
-    restore_entries,
+    self, KnobKey, ReadOnly, RestoredKnob, Unwritable, WriteKnob, WriteOutcome, by_knob,
+    is_refusal, restore_entries,
 };
 
 /// A knob that the store has written.

@@ -57,7 +57,7 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Starts this program again as `watchdog` of the knob journal in `state`.
-    /// [`INTERRUPT`](INTERRUPT) has to be handled before.
+    /// [`INTERRUPT`] has to be handled before.
     ///
     /// # Errors
     /// If the program cannot be started.

@@ -148,7 +148,7 @@ impl AppIoMonitor {
         self.unavailable.as_deref()
     }
 
-    /// What the probes cannot count on this kernel, each with the reason.
+    /// The paths that the probes cannot count on this kernel, each with the reason.
     #[must_use]
     pub fn limitations(&self) -> Vec<String> {
         let Some(probes) = &self.probes else {
@@ -167,7 +167,7 @@ impl AppIoMonitor {
             .collect()
     }
 
-    /// What the probes dropped since they were attached; nothing without probes.
+    /// The events that the probes dropped since they were attached; none without probes.
     #[must_use]
     pub fn drops(&self) -> Vec<ProbeDrop> {
         let Some(probes) = &self.probes else {

@@ -1,4 +1,4 @@
-//! What is sampled when: busy tenants often, quiet ones seldom, all of it within a CPU budget.
+//! The schedule of sampling: busy tenants often, quiet ones seldom, all of it within a CPU budget.
 
 mod app_io;
 mod cpu_budget;
@@ -44,13 +44,13 @@ pub struct Monitor {
     pub cgroups: CgroupTree,
     /// The host's memory.
     pub memory: SystemMemory,
-    /// What is in no managed cgroup.
+    /// The memory in no managed cgroup, as a tenant.
     pub unmanaged: Unmanaged,
     /// What applications get.
     pub app_io: AppIoMonitor,
     /// The tenants' miss-ratio curves.
     pub reuse: ReuseSampler,
-    /// What the agent before this one knew of working sets.
+    /// Working sets that the agent before this one knew.
     pub handover: Handover,
     /// What sampling may cost.
     pub budget: CpuBudget,
@@ -156,7 +156,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// Samples what is in no managed cgroup: what the host has paged in and no tenant has. What tenants have paged in
+    /// Samples the unmanaged tenant: page-ins of the host that are no tenant's. Page-ins of tenants
     /// since their last samples would count as its growth. So where it seems to have grown, they are sampled first, as far
     /// as the budget allows.
     fn sample_unmanaged(&mut self, now: Instant, changes: &mut Changes) {

@@ -42,7 +42,7 @@ pub struct WindowStats {
     pub window: f64,
     /// The counters since the probes were attached.
     pub total: Counters,
-    /// What they counted in the window.
+    /// The counts in the window.
     pub recent: Counters,
     /// The activity that the PV is computed from.
     pub activity: Activity,
@@ -78,7 +78,7 @@ impl RateWindows {
             .is_none_or(|sample| sample.counters != *counters)
     }
 
-    /// What a tenant had disks do, as of its last counters.
+    /// A tenant's disk activity, as of its last counters.
     #[must_use]
     pub(super) fn disk_activity(&self, id: CgroupId) -> DiskActivity {
         let Some(window) = self.windows.get(&id) else {

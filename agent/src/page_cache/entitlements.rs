@@ -10,7 +10,7 @@ use crate::model::{Key, MIN_OBSERVATION, Memory, Snapshot, Tenant};
 /// What each tenant is entitled to, in bytes of cache: file pages and reclaimable slab. The vectors are indexed like [`Snapshot::tenants`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entitlements {
-    /// What is divided: all file pages and reclaimable slab, and the free memory above the headroom.
+    /// The memory that is divided: all file pages and reclaimable slab, and the free memory above the headroom.
     pub capacity: u64,
     /// The free memory to keep ([`Policy::free_headroom`]).
     pub free_headroom: u64,
@@ -175,7 +175,7 @@ fn working_set(tenant: &Tenant, file: u64, share: u64) -> u64 {
 /// are matters of taste.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
-    /// What of its cache a tenant demands. Default: what it uses.
+    /// Which part of its cache a tenant demands. Default: the part that it uses.
     pub demand: DemandModel,
     /// Reclaim begins when free memory, as fast as it falls, would wake kswapd within this time. Default 200 ms: a burst of
     /// allocations takes that long to be noticed and answered.

@@ -19,11 +19,11 @@ use crate::model::{MIN_OBSERVATION, WorkingSet};
 const FILE_NAME: &str = "working-sets";
 /// Files beyond this are not read, bytes: 10,000 tenants need a twentieth of it.
 const MAX_LENGTH: u64 = 8 << 20;
-/// What was handed over counts for so long after the start, at most: until the probes are attached, and then until accesses
+/// Working sets that were handed over count for this time after the start, at most: until the probes are attached, and then until accesses
 /// have been observed for [`MIN_OBSERVATION`].
 const COUNTS_FOR: Duration = Duration::from_secs(2 * MIN_OBSERVATION.as_secs());
 
-/// What the agent before this one knew.
+/// The working sets that the agent before this one knew.
 #[derive(Debug, Default)]
 pub struct Handover {
     sets: HashMap<CgroupId, Left>,

@@ -41,11 +41,11 @@ pub struct MemorySampler {
     pub other: u64,
     /// What may be swapped out: the lists of anonymous memory, on which shared memory is, too.
     pub swappable: u64,
-    /// What is in swap.
+    /// Its memory in swap.
     pub swap: u64,
-    /// What was swapped out of it lately, as far as it has not been freed since.
+    /// Memory that was swapped out of it lately, as far as it has not been freed since.
     swapped_out: DecayingCount,
-    /// What it swapped in again lately.
+    /// Memory that it swapped in again lately.
     swapped_in: DecayingCount,
     /// Its limits and minimums, as last read.
     pub limits: MemoryLimits,
@@ -63,9 +63,9 @@ pub struct MemorySampler {
     /// File pages that were faulted back in after they had been reclaimed (`workingset_refault_file`), since the cgroup
     /// was made; a count, not bytes.
     pub refaults: u64,
-    /// See [`paged_in`].
+    /// All file pages that it has paged in, less those of deleted files, bytes.
     pub paged_in: u64,
-    /// What it has paged in lately.
+    /// File pages that it has paged in lately.
     page_ins: DecayingCount,
     /// At the first sample: when, its file pages, and what it had paged in.
     first: Option<First>,
@@ -115,12 +115,13 @@ impl MemoryCounters {
         })
     }
 
-    /// A lower bound of what was swapped out since the cgroup was made, bytes: what is there now, and what came back.
+    /// A lower bound of the memory that was swapped out since the cgroup was made, bytes: the memory in swap now, and the memory
+    /// that came back.
     const fn swapped_out(&self) -> u64 {
         self.swap.saturating_add(self.swapped_in())
     }
 
-    /// What was swapped in again since the cgroup was made, bytes.
+    /// Memory that was swapped in again since the cgroup was made, bytes.
     const fn swapped_in(&self) -> u64 {
         self.stat.workingset_refault_anon * PAGE_SIZE
     }
@@ -163,7 +164,7 @@ impl MemorySampler {
         }
     }
 
-    /// Reads the cgroup's counters, and now and then its limits; what is in swap only where the host has any (`swap_on`).
+    /// Reads the cgroup's counters, and now and then its limits; swap only where the host has any (`swap_on`).
     ///
     /// # Errors
     /// As every reader of a cgroup; that the cgroup is gone is one.
@@ -308,13 +309,13 @@ impl MemorySampler {
         first.file.saturating_sub(replaced).min(self.file)
     }
 
-    /// What it has paged in lately, decaying, bytes.
+    /// File pages that it has paged in lately, decaying, bytes.
     #[must_use]
     pub fn paged_in_lately(&self, now: Instant) -> u64 {
         self.page_ins.recent(now)
     }
 
-    /// What was swapped out of it lately, and what it swapped in again, decaying, bytes.
+    /// Memory that was swapped out of it lately, and swapped in again, decaying, bytes.
     #[must_use]
     pub fn swapped(&self, now: Instant) -> (u64, u64) {
         (self.swapped_out.recent(now), self.swapped_in.recent(now))
@@ -349,7 +350,7 @@ fn paged_in(stat: &MemoryStat) -> u64 {
     stat.file_lru() + stat.pgsteal * PAGE_SIZE
 }
 
-/// What was set for a cgroup, bytes; `u64::MAX` is no limit. Without a file, as without the memory controller, nothing is
+/// The values set for a cgroup, bytes; `u64::MAX` is no limit. Without a file, as without the memory controller, nothing is
 /// set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {

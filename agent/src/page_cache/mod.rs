@@ -1,10 +1,10 @@
 //! Division of the page cache by weight.
 //!
-//! What is measured: [`MemorySampler`] the counters of each tenant, [`Reuse`] how it uses its cache again, [`system_memory`]
-//! the host's memory, [`unmanaged`] what is in no managed cgroup; [`Handover`] is what the agent before this one knew. A
+//! Measuring: [`MemorySampler`] samples the counters of each tenant, [`Reuse`] its reuse times, `system_memory`
+//! the host's memory, `unmanaged` the memory in no managed cgroup; [`Handover`] has the working sets that the agent before this one knew. A
 //! [`Snapshot`](crate::model::Snapshot) is all of it at one moment.
 //!
-//! What is planned: pure functions of a snapshot. They read no clock and do no I/O, so a table of cases tests each.
+//! Planning: pure functions of a snapshot. They read no clock and do no I/O, so a table of cases tests each.
 //! [`Entitlements`] divides the page cache by weight. The planners compare that with what tenants hold, and return intents,
 //! each with the facts that led to it.
 //!
@@ -14,7 +14,7 @@
 //! | [`plan_anonymous`](reclaim::plan_anonymous) | from which tenant cold anonymous memory is swapped out, and how much | as the kernel's own reclaim would |
 //! | [`plan_protection`] | `memory.low` of every tenant | Justitia, section III-B3, through the kernel's own reclaim |
 //!
-//! What is done: [`reclaim`] asks the kernel to reclaim, in threads of its own; [`protection`] writes `memory.low` through
+//! Acting: [`reclaim`] asks the kernel to reclaim, in threads of its own; [`protection`] writes `memory.low` through
 //! the knob store.
 
 mod entitlements;

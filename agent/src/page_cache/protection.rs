@@ -95,7 +95,7 @@ pub fn plan_protection(
 /// write of the knob.
 const MAX_WRITES: usize = 64;
 
-/// Writes `memory.low`, or, in observe mode, records what it would have written.
+/// Writes `memory.low`, or, in observe mode, records the values that it would have written.
 #[derive(Debug, Default)]
 pub struct ProtectionController {
     /// In observe mode: the values that it would have written, bytes.

@@ -17,7 +17,7 @@ use super::memory_sampler::CgroupTree;
 use crate::model::WorkingSet;
 use crate::monitor::thread_cpu;
 
-/// What the probes have counted of one tenant by now.
+/// The probes' counts of one tenant by now.
 #[derive(Clone, Debug)]
 pub struct ReuseCounts {
     /// Reuse times.
@@ -48,7 +48,7 @@ impl Default for ReuseCounts {
 /// A sampled block is live if it is among this many of the tenant's latest accesses.
 pub const RECENT_ACCESSES: u64 = 1 << 20;
 
-/// What is added to the size that the curve shows, as a fraction of it. Reuse times are known to an eighth, and a thousand
+/// A margin that is added to the size that the curve shows, as a fraction of it. Reuse times are known to an eighth, and a thousand
 /// sampled blocks tell the size of a set to 3 %. For a loop, a cache that is slightly too small is of no use at all.
 const MARGIN: f64 = 0.125;
 
@@ -90,7 +90,7 @@ impl Reuse {
         }
     }
 
-    /// Takes over what was counted by now. `capacity` is the largest cache that a tenant can have, bytes.
+    /// Takes over the counts by now. `capacity` is the largest cache that a tenant can have, bytes.
     pub fn record(&mut self, mut counts: ReuseCounts, capacity: u64, now: Instant) {
         let new = counts.reuse.since(&self.before.reuse);
         let capacity = to_u64(to_f64(capacity) / block(&counts));
@@ -162,7 +162,7 @@ impl Reuse {
     }
 }
 
-/// What a block needs in memory, bytes.
+/// The memory that a block needs, bytes.
 fn block(counts: &ReuseCounts) -> f64 {
     to_f64(BLOCK) * counts.touched
 }

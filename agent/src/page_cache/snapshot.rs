@@ -15,7 +15,7 @@ use crate::monitor::Monitor;
 
 impl Monitor {
     /// The state as last sampled. `reclaim_in_flight` is reclaim that was requested and has not finished, bytes. `exempt`
-    /// tells which tenants must not be reclaimed from now, beyond what the monitor knows itself.
+    /// tells which tenants must not be reclaimed from now, beyond the reasons that the monitor knows itself.
     pub fn snapshot(
         &mut self,
         config: &Config,
@@ -213,7 +213,7 @@ impl Monitor {
         tenants[of].orphaned_lately = lately.held.min(orphaned).max(in_use);
     }
 
-    /// What a tenant uses of the cache beyond what it holds, bytes: the part of its working set that its reads find there.
+    /// The cache that a tenant uses beyond its own, bytes: the part of its working set that its reads find there.
     fn uncovered(&self, tenant: &Tenant, now: Instant) -> u64 {
         let Key::Cgroup(id) = tenant.key else {
             return 0;
@@ -225,7 +225,7 @@ impl Monitor {
     }
 }
 
-/// What a tenant's children have together, bytes.
+/// The sums of a tenant's children, bytes.
 #[derive(Clone, Copy, Default)]
 struct ChildSum {
     cache: u64,

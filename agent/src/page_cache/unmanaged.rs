@@ -26,7 +26,7 @@ const PEAK_HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(10));
 pub struct Unmanaged {
     root: Cgroup,
     reclaim: Option<UnmanagedReclaim>,
-    /// What it had paged in when it last grew, bytes.
+    /// Its page-ins when it last grew, bytes.
     paged_in: Option<u64>,
     /// An upper bound of the file pages that its living processes read, bytes; the rest is of removed cgroups.
     live_file: u64,

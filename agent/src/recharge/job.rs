@@ -51,7 +51,7 @@ pub(super) struct RechargeJob {
     pub(super) free_headroom: u64,
 }
 
-/// What a job has done. Amounts in bytes.
+/// The result of a job. Amounts in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct JobResult {
     /// The file's path in this mount namespace; empty if it is not known.
@@ -262,7 +262,7 @@ impl OwnerLimits {
     /// Checks that the owner can take this number of bytes more: no limit of it or its ancestors is near, and no pressure.
     ///
     /// # Errors
-    /// What is in the way.
+    /// The limit that is in the way.
     pub(super) fn check(&self, bytes: u64) -> Result<(), String> {
         // Without PSI the pressure is not known.
         if let Some(owner) = self.cgroups.first()

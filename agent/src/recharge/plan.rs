@@ -226,7 +226,7 @@ impl<'a> Tenants<'a> {
             .ok_or(KeepReason::NoHeavierReader)
     }
 
-    /// What is expected of recharging a file from `charged` to `owner`, if that is enough.
+    /// The expected gain of recharging a file from `charged` to `owner`, if that is enough.
     fn gain(
         &self,
         file: &SharedInode,

@@ -1,4 +1,4 @@
-//! What the agent checks before it starts, and what of it limits its work.
+//! Checks before the agent starts, and the limits of its work that follow; and its errors.
 
 use justitia_kernel::capabilities::{Capabilities, CapabilityId, Feature, State, SupportLevel};
 

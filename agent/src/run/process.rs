@@ -1,4 +1,4 @@
-//! What the agent sets for its process: signal handlers, resource limits and locked memory.
+//! Settings of the agent's process: signal handlers, resource limits and locked memory.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

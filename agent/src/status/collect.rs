@@ -107,7 +107,7 @@ fn given_up(agent: &Agent) -> Vec<GivenUpKnob> {
         .collect()
 }
 
-/// Every tenant, inner nodes with the sums of what is below them.
+/// Every tenant, inner nodes with the sums of the tenants below them.
 fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) -> Vec<TenantStatus> {
     let mut knobs = knobs(agent);
     let root = agent.monitor.cgroups.root();
@@ -161,7 +161,7 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
     tenants.values_mut().map(std::mem::take).collect()
 }
 
-/// What works less well than it could, beside what the caller knows.
+/// The limitations of the agent's work, beside those that the caller knows.
 fn limitations(agent: &Agent) -> Vec<String> {
     let app_io = &agent.monitor.app_io;
     let reuse = agent.monitor.reuse.refused();
@@ -290,7 +290,7 @@ fn resident() -> u64 {
     pages.unwrap_or(0) * justitia_kernel::PAGE_SIZE
 }
 
-/// What a subtree has.
+/// The sums of a subtree.
 #[derive(Clone, Copy, Debug, Default)]
 struct Subtotal {
     usage: u64,

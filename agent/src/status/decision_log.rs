@@ -1,4 +1,4 @@
-//! What was decided lately, bounded: a few decisions per tenant, the same ones in a row told as one.
+//! The latest decisions, bounded: a few per tenant, the same ones in a row told as one.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

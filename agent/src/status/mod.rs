@@ -1,4 +1,4 @@
-//! What the agent knows and does, for the status socket and the metrics.
+//! The agent's state and decisions, for the status socket and the metrics.
 
 pub(crate) mod collect;
 pub mod decision_log;

@@ -65,7 +65,7 @@ pub enum CapabilityId {
 }
 
 impl CapabilityId {
-    /// Every capability, in the order of [`Capabilities::all`](crate::capabilities::detect::Capabilities::all).
+    /// Every capability, in the order of [`Capabilities::all`](super::Capabilities::all).
     pub const ALL: [Self; 25] = [
         Self::RootPrivileges,
         Self::KernelRelease,

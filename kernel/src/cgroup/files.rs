@@ -1,7 +1,7 @@
 //! The typed readers of a cgroup's files. Their errors: [`Gone`](crate::error::Error::Gone) when the cgroup was removed;
 //! one with [`is_missing`](crate::error::Error::is_missing) where the file does not exist, as without its controller;
-//! [`Parse`](crate::error::Error::Parse), which quotes what was not understood; [`Io`](crate::error::Error::Io) for what else the
-//! kernel answers.
+//! [`Parse`](crate::error::Error::Parse), which quotes the text that was not understood; [`Io`](crate::error::Error::Io) for every other
+//! answer of the kernel.
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -314,7 +314,7 @@ impl Cgroup {
     /// Up to `most` of the processes in this very cgroup, as `/proc` names them; none where they cannot be read.
     pub(super) fn some_processes(&self, most: usize) -> Vec<String> {
         let text = self.first_bytes().unwrap_or_default();
-        // What is cut off at the end is no number.
+        // A number that is cut off at the end does not count.
         let whole = text.split_inclusive(|byte| *byte == b'\n');
         whole
             .filter_map(|line| line.strip_suffix(b"\n"))

@@ -179,7 +179,7 @@ impl CgroupFs {
     /// `memory.reclaim` (before 5.19), or one that this process may not write.
     ///
     /// # Errors
-    /// `EAGAIN` when another process holds the lock; else as every operation on a [`Cgroup`](crate::cgroup::dir::Cgroup).
+    /// `EAGAIN` when another process holds the lock; else as every operation on a [`Cgroup`](super::Cgroup).
     pub fn lock(&self) -> Result<Option<OwnedFd>> {
         let fd = match self.root().open(FILE, OFlags::WRONLY) {
             Ok(fd) => fd,

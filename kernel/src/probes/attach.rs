@@ -1,4 +1,4 @@
-//! The probes: attaching them, and reading what they count.
+//! The probes: attaching them, and reading their counters.
 
 use std::hash::BuildHasher as _;
 use std::hash::Hasher as _;
@@ -164,7 +164,7 @@ impl IoProbes {
         done
     }
 
-    /// What a curve has counted since it was cleared.
+    /// A curve's counts since it was cleared.
     ///
     /// # Errors
     /// As [`sample_reuse`](Self::sample_reuse).
@@ -172,7 +172,7 @@ impl IoProbes {
         self.curves()?.get(curve)
     }
 
-    /// Clears what a curve has counted.
+    /// Clears a curve's counts.
     ///
     /// # Errors
     /// As [`sample_reuse`](Self::sample_reuse).

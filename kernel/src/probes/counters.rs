@@ -67,7 +67,7 @@ pub struct Counters {
     /// Nanoseconds for which the dirty throttle (`balance_dirty_pages`) held writers.
     pub dirty_throttle_ns: u64,
     /// Blocks of 64 KiB accessed through the page cache while accesses are sampled
-    /// ([`IoProbes::sample_reuse`](crate::probes::attach::IoProbes::sample_reuse)). Consecutive accesses to one block count once.
+    /// ([`IoProbes::sample_reuse`](super::IoProbes::sample_reuse)). Consecutive accesses to one block count once.
     #[serde(default)]
     pub block_accesses: u64,
 }
@@ -79,7 +79,7 @@ impl Counters {
         self.read.buffered.bytes
     }
 
-    /// What was added since `before`, an earlier value of the same cgroup.
+    /// The growth since `before`, an earlier value of the same cgroup.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         self.each(before, u64::saturating_sub)
@@ -142,13 +142,13 @@ pub struct ProbeSample {
     /// What was counted for cgroups without counters of their own: no slot was free ([`map_full`](Self::map_full),
     /// [`map_busy`](Self::map_busy)), or the cgroup was being removed.
     pub overflow: Counters,
-    /// How often a cgroup found no free slot, because [`Limits::max_cgroups`](crate::probes::limits::Limits::max_cgroups) others had one.
+    /// How often a cgroup found no free slot, because [`Limits::max_cgroups`](super::Limits::max_cgroups) others had one.
     /// A slot is freed by the second sample after its cgroup's removal, so with fewer samples this happens more often.
     pub map_full: u64,
     /// How often a cgroup got no slot because the kernel's map was busy.
     pub map_busy: u64,
     /// Events that no probe could count: the kernel skipped a probe that was interrupted by itself, refused it memory, or
-    /// there were more requests than [`Limits::max_inflight`](crate::probes::limits::Limits::max_inflight). While it is zero, every byte is
+    /// there were more requests than [`Limits::max_inflight`](super::Limits::max_inflight). While it is zero, every byte is
     /// in this sample.
     pub dropped_events: u64,
 }

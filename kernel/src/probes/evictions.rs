@@ -259,7 +259,7 @@ impl EvictionProbe {
 /// Why the reader's library stops in the middle of a ring: a number that it passes on.
 const STOP: i32 = -1;
 
-/// Reads what the probe copies.
+/// Reads the pages that the probe copies.
 #[derive(Debug)]
 pub struct EvictionReader<'a>(RingBuffer<'a>);
 

@@ -5,14 +5,14 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Cgroups that have counters of their own at one time, 16 to 65,535. Where there are more, those that do least lose
-    /// theirs. Cgroups without any are counted together in [`ProbeSample::overflow`](crate::probes::counters::ProbeSample::overflow).
+    /// theirs. Cgroups without any are counted together in [`ProbeSample::overflow`](super::ProbeSample::overflow).
     pub max_cgroups: u32,
     /// Requests of Linux-native asynchronous I/O in flight, and bios throttled by `io.max`, at one time, 64 to 1,048,576.
     pub max_inflight: u32,
-    /// Pairs of a file and a user that [`IoProbes::shared_inodes`](crate::probes::attach::IoProbes::shared_inodes) keeps, 64 to 1,048,576;
+    /// Pairs of a file and a user that [`IoProbes::shared_inodes`](super::IoProbes::shared_inodes) keeps, 64 to 1,048,576;
     /// the least recently used are replaced.
     pub max_shared_files: u32,
-    /// Curves for which accesses can be sampled at one time ([`IoProbes::sample_reuse`](crate::probes::attach::IoProbes::sample_reuse)), 1
+    /// Curves for which accesses can be sampled at one time ([`IoProbes::sample_reuse`](super::IoProbes::sample_reuse)), 1
     /// to 65,536.
     pub max_curves: u32,
 }

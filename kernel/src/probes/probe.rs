@@ -110,14 +110,14 @@ pub struct ProbeStatus {
 
 // The programs of each probe.
 
-/// What a program is to the others of its probe.
+/// The part of a program in its probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// All of these are needed.
     Needed,
     /// Each kernel has one of several.
     Alternative,
-    /// Does what the program before it does, whenever the kernel skips that one.
+    /// Counts in place of the program before it, whenever the kernel skips that one.
     Fallback,
 }
 

@@ -325,7 +325,7 @@ impl SlotTable {
 const LOW_FREE: usize = 8;
 /// … until one in so many is.
 const ENOUGH_FREE: usize = 4;
-/// The half-life of what a cgroup did.
+/// The half-life of a cgroup's activity.
 const HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(2));
 /// A slot that was just allocated is not evicted for so long, to show how much it is used.
 const MIN_AGE: Duration = Duration::from_secs(1);
@@ -338,7 +338,7 @@ struct Usage {
     since: Instant,
     /// All that was counted in it.
     total: u64,
-    /// What was counted lately, decayed.
+    /// The latest counts, decayed.
     recent: f64,
 }
 

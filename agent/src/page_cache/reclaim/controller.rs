@@ -22,7 +22,7 @@ use crate::status::decision_log::Decided;
 /// The sample of a tenant from which pages are reclaimed must not be older than this.
 const MAX_SAMPLE_AGE: Duration = Duration::from_millis(500);
 
-/// What is to be reclaimed now.
+/// The reclaim that is planned now.
 #[derive(Debug, Default)]
 pub struct ReclaimIntents {
     /// Cache above entitlements.
@@ -46,7 +46,7 @@ pub struct ReclaimController {
     /// `None` in observe mode.
     reclaimer: Option<Reclaimer>,
     features: ReclaimFeatures,
-    /// What was requested from the reclaimer.
+    /// Requests that the reclaimer has.
     in_flight: HashMap<Key, InFlight>,
     backoffs: HashMap<Key, ReclaimBackoff>,
     /// Bytes reclaimed from each tenant.
@@ -117,7 +117,7 @@ impl ReclaimController {
         std::mem::replace(&mut self.freed, 0)
     }
 
-    /// A cgroup was removed: what is known of it is dropped.
+    /// A cgroup was removed: its state is dropped.
     pub fn on_cgroup_removed(&mut self, id: CgroupId) {
         let key = Key::Cgroup(id);
         self.backoffs.remove(&key);
@@ -171,7 +171,7 @@ impl ReclaimController {
         decided
     }
 
-    /// A request with what has to be known right before it is carried out.
+    /// A request with the facts that are read again right before it is carried out.
     fn prepare(
         &self,
         monitor: &Monitor,
@@ -215,7 +215,7 @@ impl ReclaimController {
         (bytes > 0).then(|| self.request(monitor, request, Reason::Text(excess.why), None))
     }
 
-    /// What is to be reclaimed, if free memory is short, but from tenants with a request under way.
+    /// The intents, if free memory is short, but from tenants with a request under way.
     #[must_use]
     pub fn intents(&self, snapshot: &Snapshot, entitlements: &Entitlements) -> ReclaimIntents {
         let idle = |key: &Key| !self.in_flight.contains_key(key);
@@ -384,7 +384,7 @@ impl ReclaimBackoff {
         None
     }
 
-    /// What was known of the tenant's own limits after the last request.
+    /// The tenant's own limits as known after the last request.
     #[must_use]
     pub const fn own_limits(&self) -> OwnLimits {
         self.own_limits

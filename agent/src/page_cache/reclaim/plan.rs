@@ -243,7 +243,7 @@ pub fn plan_anonymous(snapshot: &Snapshot, entitlements: &Entitlements) -> Optio
     })
 }
 
-/// Whether what was swapped out of a tenant comes back.
+/// Whether the memory that was swapped out of a tenant comes back.
 const fn is_in_use(tenant: &Tenant) -> bool {
     tenant.swapped_in > IN_USE_BYTES + tenant.swapped_out / IN_USE_FRACTION
 }

@@ -37,7 +37,7 @@ pub struct Reclaimer {
     shared: Arc<Shared>,
 }
 
-/// What the threads share.
+/// State that the threads share.
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<Receiver<ReclaimRequest>>,

@@ -104,7 +104,7 @@ pub struct ReclaimResult {
     pub after: Option<MemoryCounters>,
     /// Why nothing was reclaimed, if so.
     pub exempt: Option<ReclaimExemption>,
-    /// What is known of the tenant's own limits.
+    /// The tenant's own limits, as known.
     pub own_limits: OwnLimits,
     /// The kernel's error, if it refused.
     pub error: Option<String>,
@@ -148,7 +148,7 @@ pub struct Pressure {
     pub cgroup: Cgroup,
     /// At this `full avg10` or more it thrashes, percent.
     pub full_avg10_max: f64,
-    /// What is known of the limits within.
+    /// The limits within, as known.
     pub own_limits: OwnLimits,
 }
 

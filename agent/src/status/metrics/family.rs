@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry;
 use prometheus_client::registry::Registry;
 
-/// What a metric's samples are.
+/// The kind of a metric's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A level that goes up and down.
