@@ -4,20 +4,19 @@
 //! ([`justitia_kernel::probes::EvictionProbe`]); this crate puts them over the port into the host's hypervisor cache, in a
 //! pool for each container, and offers less where that is worth nothing. `docs/design/guest-agent.md` says how.
 //!
-//! `monitor` sees disks and cgroups, `plan` decides, purely, `enforce` does it, `port` speaks with the host.
+//! `offers` decides how much is offered, `pools` which pools there are; each measures, plans, purely, and acts. `port`
+//! speaks with the host, `serve` is the loop while there is a port.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing)]
 
 mod batch;
-mod enforce;
-mod monitor;
-mod plan;
+mod disks;
+mod offers;
+mod pools;
 mod port;
 mod run;
 mod serve;
-mod status;
 
 pub use run::{GuestError, run};
-pub use serve::Options;
-pub use status::Status;
+pub use serve::{Options, Status};

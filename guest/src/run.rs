@@ -13,12 +13,11 @@ use justitia_kernel::probes::{EvictionProbe, ProbeError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::batch::Batches;
-use crate::monitor::cgroups::Cgroups;
-use crate::monitor::disks::disks;
-use crate::plan::costs::Costs;
+use crate::disks::disks;
+use crate::offers::costs::Costs;
+use crate::pools::cgroups::Cgroups;
 use crate::port::{Ended, Session, find};
-use crate::serve::{Machine, Options, Serving};
-use crate::status::Status;
+use crate::serve::{Machine, Options, Serving, Status};
 
 /// How often the port is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_link::{Command, DEFAULT_POOL, MAX_POOLS, PoolRow, Status, Store};
 
+use super::cgroups::View;
+use super::plan::{Action, Pool, Pools, name, plan};
 use crate::batch::Batches;
-use crate::monitor::cgroups::View;
-use crate::plan::pools::{Action, Pool, Pools, name, plan};
 use crate::port::{Ended, Session};
 
 /// Commands at a time: fewer than a host takes at once.

@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use justitia_link::{Tally, Verdict};
 
-use super::pause;
+pub(crate) use justitia_kernel::probes::OFFER_NOTHING as NOTHING;
 
 /// One block in `2^LEAST` is offered at least, but for pauses: so that it is seen when things change.
 pub(crate) const LEAST: u32 = 6;
-
-pub(crate) use justitia_kernel::probes::OFFER_NOTHING as NOTHING;
 
 /// Blocks after which is decided: so few are an accident of one directory at most.
 const ENOUGH: u64 = 64;
@@ -55,7 +53,7 @@ pub(crate) fn decide(before: Offer, seen: &Tally, now: Duration) -> Option<Offer
         let pauses = before.pauses.saturating_add(1);
         return Some(Offer {
             shift: LEAST,
-            paused_until: Some(now + pause::length(pauses)),
+            paused_until: Some(now + length(pauses)),
             pauses,
         });
     }
@@ -78,6 +76,18 @@ pub(crate) fn decide(before: Offer, seen: &Tally, now: Duration) -> Option<Offer
         paused_until: None,
         pauses,
     })
+}
+
+// Pauses in which nothing is offered: each is twice as long as the one before.
+
+/// The first pause.
+const FIRST: Duration = Duration::from_secs(60);
+/// Pauses that grow: the longest has 64 minutes.
+const GROWING: u32 = 7;
+
+/// The length of the `number`th pause in a row; the first has number 1.
+pub(crate) fn length(number: u32) -> Duration {
+    FIRST * 2_u32.pow(number.clamp(1, GROWING) - 1)
 }
 
 #[cfg(test)]
@@ -164,5 +174,11 @@ mod tests {
         );
         let after = decide(paused, &nothing, now).unwrap();
         assert_eq!((after.in_kernel(), after.pauses), (LEAST, 1));
+    }
+
+    #[test]
+    fn each_is_twice_as_long_up_to_an_hour() {
+        let seconds = [0, 1, 2, 7, 8, u32::MAX].map(|number| length(number).as_secs());
+        assert_eq!(seconds, [60, 60, 120, 3840, 3840, 3840]);
     }
 }

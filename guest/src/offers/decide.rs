@@ -1,20 +1,19 @@
 //! How much of each pool's pages is offered, and when the probe is detached.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
-use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::probes::EvictionProbe;
+use justitia_kernel::proc::ProcFs;
 use justitia_link::{DEFAULT_POOL, PoolRow};
 
-use crate::monitor::cgroups::Cgroups;
-use crate::monitor::reclaim::Reclaim;
-use crate::plan::acceptance::NOTHING;
-use crate::plan::costs::Costs;
-use crate::plan::known::known;
-use crate::plan::pools::Pool;
-use crate::plan::rest::{self, PoolState, Rest};
-use crate::plan::reuse::{Figures, OfferRate, Terms, decide};
+use super::acceptance::NOTHING;
+use super::costs::Costs;
+use super::reuse::{Figures, OfferRate, Terms, decide};
+use crate::pools::cgroups::Cgroups;
+use crate::pools::plan::{Pool, known};
 
 /// Cgroups of containers that the kernel's map tells apart, less than it has room for. Those below containers that are
 /// beyond that are offered as those of no container are.
@@ -77,7 +76,7 @@ impl Offers {
             paused: known.worth.in_kernel() == NOTHING,
             active: known.active,
         });
-        let rest = rest::decide(self.rest, states, guest.now);
+        let rest = decide_rest(self.rest, states, guest.now);
         if rest.detached {
             self.detach(rest, probe);
         }
@@ -190,5 +189,171 @@ fn follow(before: Option<&Known>, row: &PoolRow, reclaim: Reclaim, guest: &Guest
         worth,
         accepted: row.accepted,
         active: if is_active { guest.now } else { before.active },
+    }
+}
+
+// Detaching the probe: while no pool's pages are worth their cost, and no other pool needs it.
+
+/// A pool of which nothing came for so long does not keep the probe.
+const IDLE: Duration = Duration::from_secs(60);
+/// But it may begin to evict: it is looked for so often.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
+
+/// How it is with a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolState {
+    /// Nothing is offered of it.
+    pub(crate) paused: bool,
+    /// When a block of it was last accepted, or a pause ended; by any clock.
+    pub(crate) active: Duration,
+}
+
+/// Whether the probe is detached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rest {
+    pub(crate) detached: bool,
+    /// Since when.
+    since: Duration,
+}
+
+/// What follows on the pools' states.
+fn decide_rest(before: Rest, pools: impl IntoIterator<Item = PoolState>, now: Duration) -> Rest {
+    let (mut paused, mut others, mut wanted) = (false, false, false);
+    for pool in pools {
+        paused |= pool.paused;
+        others |= !pool.paused;
+        wanted |= !pool.paused
+            && if before.detached {
+                pool.active > before.since
+            } else {
+                now.saturating_sub(pool.active.max(before.since)) < IDLE
+            };
+    }
+    let look = before.detached && others && now.saturating_sub(before.since) >= LOOK_AGAIN;
+    let detached = paused && !wanted && !look;
+    if detached == before.detached {
+        before
+    } else {
+        Rest {
+            detached,
+            since: now,
+        }
+    }
+}
+
+// What the guest's own kernel counts of reclaim: pages that it took back, and those that were read again afterwards.
+//
+// That costs the guest nothing, and it is counted of everything, whether it is offered or not. The kernel remembers what
+// it has evicted for some times the memory (`mm/workingset.c`). With the multi-generational LRU, Linux 6.1 counts only
+// what comes back soon.
+
+/// Pages since the start, or since the cgroup was made; 0 where the kernel does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reclaim {
+    /// Taken back from page cache (of a cgroup also from anonymous memory).
+    pub(crate) reclaimed: u64,
+    /// Of these, pages of files that were read again.
+    pub(crate) refaults: u64,
+}
+
+impl Reclaim {
+    /// Of the whole machine.
+    pub(crate) fn of_machine() -> Self {
+        let read = ProcFs::open(Path::new("/proc")).and_then(|proc| proc.vmstat());
+        read.map_or_else(
+            |_| Self::default(),
+            |stat| Self {
+                reclaimed: stat.pgsteal_file,
+                refaults: stat.workingset_refault_file,
+            },
+        )
+    }
+
+    /// Of a cgroup and its descendants.
+    pub(crate) fn of_cgroup(cgroup: &Cgroup) -> Self {
+        cgroup.memory_stat().map_or_else(
+            |_| Self::default(),
+            |stat| Self {
+                reclaimed: stat.pgsteal,
+                refaults: stat.workingset_refault_file,
+            },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    const fn pool(paused: bool, active: u64) -> PoolState {
+        let active = at(active);
+        PoolState { paused, active }
+    }
+
+    const fn rest(detached: bool, since: u64) -> Rest {
+        let since = at(since);
+        Rest { detached, since }
+    }
+
+    #[test]
+    fn the_probe_is_detached_while_nobody_needs_it() {
+        for (before, pools, now, expected) in [
+            // It is needed, or nothing says that it is not.
+            (rest(false, 0), &[][..], 1000, rest(false, 0)),
+            (rest(false, 0), &[pool(false, 0)], 1000, rest(false, 0)),
+            (
+                rest(false, 0),
+                &[pool(true, 0), pool(false, 990)],
+                1000,
+                rest(false, 0),
+            ),
+            // All pause, or have been idle.
+            (rest(false, 0), &[pool(true, 990)], 1000, rest(true, 1000)),
+            (
+                rest(false, 0),
+                &[pool(true, 990), pool(false, 940)],
+                1000,
+                rest(true, 1000),
+            ),
+            // Attached a moment ago, to look.
+            (
+                rest(false, 990),
+                &[pool(true, 0), pool(false, 0)],
+                1000,
+                rest(false, 990),
+            ),
+            // For as long as all pause.
+            (rest(true, 10), &[pool(true, 0)], 5000, rest(true, 10)),
+            (
+                rest(true, 900),
+                &[pool(true, 0), pool(false, 800)],
+                1000,
+                rest(true, 900),
+            ),
+            // A pause ends; a pool that was idle is looked for; the pool that paused is gone.
+            (
+                rest(true, 900),
+                &[pool(true, 0), pool(false, 1000)],
+                1000,
+                rest(false, 1000),
+            ),
+            (
+                rest(true, 700),
+                &[pool(true, 0), pool(false, 0)],
+                1000,
+                rest(false, 1000),
+            ),
+            (rest(true, 900), &[pool(false, 0)], 1000, rest(false, 1000)),
+        ] {
+            assert_eq!(
+                decide_rest(before, pools.iter().copied(), at(now)),
+                expected,
+                "{before:?} {pools:?}"
+            );
+        }
     }
 }

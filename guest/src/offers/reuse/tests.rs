@@ -240,3 +240,54 @@ fn the_price_says_how_much_must_be_hit() {
         assert_eq!(after.in_kernel(), shift, "{case:?}");
     }
 }
+
+#[test]
+fn a_mean_is_of_the_latest_blocks() {
+    let mut mean = Mean::default();
+    mean.add(63, 63_000);
+    assert_eq!(mean.get(), None);
+    mean.add(1, 1000);
+    assert_eq!(mean.get(), Some(1000));
+    for _ in 0..10 {
+        mean.add(10_000, 50_000_000);
+    }
+    assert!(mean.get().is_some_and(|ns| ns > 4900), "{mean:?}");
+    // Whatever a host says.
+    mean.add(u64::MAX, 0);
+    assert_eq!(mean.get(), Some(0));
+    mean.add(u64::MAX, u64::MAX);
+    mean.add(0, u64::MAX);
+    assert!(mean.get().is_some());
+}
+
+#[test]
+fn puts_are_worth_it_while_their_hits_save_more_than_they_cost() {
+    let price = |cost, saving| Price::new(Some(cost), Some(saving));
+    for (price, hits, puts, times, expected) in [
+        (price(10, 100), 10, 100, 1, true),
+        (price(10, 100), 9, 100, 1, false),
+        (price(10, 100), 20, 100, 2, true),
+        (price(10, 100), 19, 100, 2, false),
+        // What is not known.
+        (Price::new(None, Some(0)), 5, 100, 1, true),
+        (Price::new(Some(9), None), 4, 100, 1, false),
+        (Price::default(), 10, 100, 2, true),
+        // A hit saves nothing, or less than a put costs.
+        (price(10, 0), u64::MAX, 1, 1, false),
+        (price(1, 0), 100, 100, 1, false),
+        (price(50, 49), 100, 100, 1, false),
+        // A host that says that it saves ages: one in 500 must be hit, all the same.
+        (price(10, u64::MAX), 0, 1, 1, false),
+        (price(10, u64::MAX), 1, 500, 1, true),
+        (price(10, u64::MAX), 1, 501, 1, false),
+        (price(0, 1), 1, 1, 1, true),
+        (price(u64::MAX, u64::MAX), u64::MAX, u64::MAX, 2, false),
+    ] {
+        let found = price.is_worth(hits, puts, times);
+        assert_eq!(found, expected, "{price:?} {hits} of {puts}, {times} times");
+    }
+    let hopeless = [(10, 0), (10, 9), (10, 10), (0, 0)].map(|(c, s)| price(c, s).is_hopeless());
+    assert_eq!(hopeless, [true, true, false, true]);
+    assert_eq!(price(10, 1000).puts_of(3), 300);
+    assert_eq!(price(1, u64::MAX).puts_of(u64::MAX), u64::MAX);
+}

@@ -13,9 +13,15 @@
 
 use std::time::Duration;
 
-use super::acceptance::{LEAST, NOTHING};
-use super::pause;
-pub(crate) use price::{Mean, Price};
+use justitia_share::RecentMean;
+
+use super::acceptance::{self, LEAST, NOTHING};
+
+#[cfg(test)]
+mod simulation;
+
+#[cfg(test)]
+mod tests;
 
 /// Outcomes after which is decided, where all is offered.
 const ENOUGH: u64 = 1024;
@@ -149,7 +155,7 @@ impl OfferRate {
 
     fn pausing(&self, why: Why, since: Figures, clock: Duration) -> Self {
         let pauses = self.pauses.saturating_add(1);
-        let until = clock.saturating_add(pause::length(pauses));
+        let until = clock.saturating_add(acceptance::length(pauses));
         Self {
             shift: LEAST,
             pause: Some(Pause { until, why }),
@@ -284,8 +290,61 @@ const fn enough_refaults(memory: u64) -> u64 {
     }
 }
 
-mod price;
-#[cfg(test)]
-mod simulation;
-#[cfg(test)]
-mod tests;
+// The price: the cost of a put beside the saving of a hit, and so the part of the puts that must be hit.
+
+/// Of fewer than one in so many puts that are hit nothing can be said: a sample has as many by chance. So a host that says
+/// that a hit saves ages is not believed, and what is never read again is not offered for ever.
+const MOST: u64 = 500;
+
+/// The mean time of the latest blocks: those of 64 MiB, some seconds of a busy guest.
+pub(crate) type Mean = RecentMean<16_384>;
+
+/// What a put costs beside what a hit saves, in the same unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Price {
+    cost: u64,
+    saving: u64,
+}
+
+impl Default for Price {
+    /// One put in 20 must be hit: what is taken for true while it is not known. Of a processor and a disk of today it is
+    /// rather less.
+    fn default() -> Self {
+        Self {
+            cost: 1,
+            saving: 20,
+        }
+    }
+}
+
+impl Price {
+    /// Of what a put costs and a hit saves, nanoseconds; [`default`](Self::default) while one of them is not known.
+    pub(crate) fn new(cost: Option<u64>, saving: Option<u64>) -> Self {
+        let (Some(cost), Some(saving)) = (cost, saving) else {
+            return Self::default();
+        };
+        let cost = cost.max(1);
+        Self {
+            cost,
+            saving: saving.min(cost.saturating_mul(MOST)),
+        }
+    }
+
+    /// A put costs more than a hit saves: no reuse makes up for it.
+    pub(crate) const fn is_hopeless(self) -> bool {
+        self.saving < self.cost
+    }
+
+    /// Do so many hits save `times` what so many puts cost?
+    pub(crate) fn is_worth(self, hits: u64, puts: u64, times: u32) -> bool {
+        let product = |a: u64, b: u64| u128::from(a) * u128::from(b);
+        // Both are far below 2^128: the factor is small.
+        product(hits, self.saving) >= product(puts, self.cost).saturating_mul(times.into())
+    }
+
+    /// So many puts have so many hits, where they are just worth it.
+    pub(crate) fn puts_of(self, hits: u64) -> u64 {
+        let puts = u128::from(hits) * u128::from(self.saving) / u128::from(self.cost);
+        u64::try_from(puts).unwrap_or(u64::MAX)
+    }
+}

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::super::*;
-use crate::plan::costs::{Costs, Counted};
+use crate::offers::costs::{Costs, Counted};
+use crate::offers::reuse::*;
 
 /// Blocks in the order in which they came, at most so many.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use justitia_kernel::probes::{Device, EvictionProbe};
 use justitia_link::{Command, DEFAULT_POOL, Serial, Status};
 
 use crate::batch::Batches;
-use crate::monitor::disks::{Disk, disks};
+use crate::disks::{Disk, disks};
 use crate::port::{Ended, Session};
 
 /// When the host is asked again about a disk that it does not serve.

@@ -5,7 +5,7 @@ mod world;
 
 use std::time::Duration;
 
-use world::*;
+use crate::offers::reuse::simulation::world::*;
 
 /// Seeds of each case.
 fn count() -> u64 {

@@ -8,7 +8,7 @@ use justitia_cgroup_tree::{CgroupTree, Changes, Node, Rule};
 use justitia_kernel::block::bfq_disks;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 
-use crate::plan::weights::Member;
+use super::plan::Member;
 
 /// How often the tree is read anew where events do not report every change.
 const RESCAN: Duration = Duration::from_secs(10);
