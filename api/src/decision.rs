@@ -1,8 +1,7 @@
 //! What was decided.
 
+use crate::Reason;
 use serde::{Deserialize, Serialize, Serializer};
-
-use crate::{Action, Reason};
 
 /// Something that was decided; the same in a row is told as one. In JSON, `what` is the action in words.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -92,6 +91,165 @@ impl Serialize for Decision {
             what: self.what(),
         };
         out.serialize(serializer)
+    }
+}
+
+/// A knob.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KnobStatus {
+    /// Its file, with the device for `io.max`.
+    pub knob: String,
+    /// Its value; in observe mode, the value that it would get. Empty if the agent has given it up.
+    pub value: String,
+    /// Who wrote the value.
+    pub owner: KnobOwner,
+    /// The value before the agent wrote it, if the agent owns it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub original: Option<String>,
+    /// Why it has the agent's value, or why the agent has given it up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+}
+
+/// Who wrote a knob's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KnobOwner {
+    /// The agent.
+    Agent,
+    /// Nobody yet: the agent would write it, but only observes.
+    Proposed,
+    /// Another process: the agent leaves it alone.
+    External,
+    /// Not the agent, which has given the knob up: the kernel refused its write, or took too long for it.
+    GivenUp,
+}
+
+/// A knob that the agent leaves alone: another process has set it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExternalKnob {
+    /// The cgroup's path.
+    pub path: String,
+    /// The knob.
+    pub knob: String,
+    /// The value found there. Agents of version 1 tell refused writes as external, too, without a value.
+    pub value: String,
+}
+
+/// A knob that the agent does not write any more: the kernel refused its write, or took too long for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenUpKnob {
+    /// The cgroup's path.
+    pub path: String,
+    /// The knob.
+    pub knob: String,
+    /// What happened, in words.
+    pub reason: String,
+}
+
+/// What the agent did to a tenant; in observe mode, what it would do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Action {
+    /// File pages were reclaimed from it.
+    Reclaim {
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// A knob was written.
+    Set {
+        /// The knob's file, with the device for `io.max`.
+        knob: String,
+        /// The value before; `None` where only the new one is told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+        /// The value now.
+        to: String,
+    },
+    /// A knob was restored to its value before the agent.
+    Restore {
+        /// The knob's file.
+        knob: String,
+    },
+    /// Another process wrote a knob: the agent leaves it to that process.
+    MarkExternal {
+        /// The knob's file.
+        knob: String,
+    },
+    /// The kernel refused the agent's write of a knob: the agent does not write it any more.
+    GiveUp {
+        /// The knob's file.
+        knob: String,
+    },
+    /// A shared file's pages were charged to it.
+    TakeCharge {
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// A shared file's pages are charged to a heavier tenant instead.
+    LoseCharge {
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// A shared file's pages could not be charged to it.
+    RechargeFailed,
+    /// The kernel refused to reclaim.
+    ReclaimRefused,
+    /// It is exempt from reclaim for a while.
+    Exempt,
+    /// Told in words alone, by an older agent or recording.
+    #[serde(skip)]
+    Text(String),
+}
+
+impl Action {
+    /// Takes in a later action that is the same but for its amount or value. Returns whether it was.
+    pub fn merge(&mut self, later: &Self) -> bool {
+        match (&mut *self, later) {
+            (Self::Reclaim { bytes }, Self::Reclaim { bytes: more })
+            | (Self::TakeCharge { bytes }, Self::TakeCharge { bytes: more })
+            | (Self::LoseCharge { bytes }, Self::LoseCharge { bytes: more }) => {
+                *bytes = bytes.saturating_add(*more);
+                true
+            }
+            (
+                Self::Set { knob, to, .. },
+                Self::Set {
+                    knob: same,
+                    to: new,
+                    ..
+                },
+            ) if knob == same => {
+                to.clone_from(new);
+                true
+            }
+            // A limit that comes and goes: the latest counts.
+            (
+                Self::Set {
+                    knob, from: None, ..
+                },
+                Self::Restore { knob: same },
+            )
+            | (
+                Self::Restore { knob },
+                Self::Set {
+                    knob: same,
+                    from: None,
+                    ..
+                },
+            )
+            | (Self::Restore { knob }, Self::Restore { knob: same }) => {
+                let is_same = knob == same;
+                if is_same {
+                    *self = later.clone();
+                }
+                is_same
+            }
+            (Self::MarkExternal { knob }, Self::MarkExternal { knob: same })
+            | (Self::GiveUp { knob }, Self::GiveUp { knob: same }) => knob == same,
+            (Self::ReclaimRefused, Self::ReclaimRefused) | (Self::Exempt, Self::Exempt) => true,
+            _ => false,
+        }
     }
 }
 

@@ -13,34 +13,22 @@
 #![deny(unsafe_code)]
 #![deny(clippy::indexing_slicing)]
 
-mod action;
-mod app;
 pub mod client;
-mod curve;
 mod decision;
-mod demand;
 pub mod escape;
-mod knob;
-mod machine;
-mod policy;
 mod reason;
 pub mod size;
 mod status;
-mod tenant;
 pub mod units;
 mod words;
 
-pub use action::Action;
-pub use app::AppStatus;
-pub use curve::CurveStatus;
-pub use decision::Decision;
-pub use demand::{DemandModel, EstimateBasis};
-pub use knob::{ExternalKnob, GivenUpKnob, KnobOwner, KnobStatus};
-pub use machine::{AgentUsage, MemoryStatus, ProbeDrops};
-pub use policy::{IoPolicyStatus, PolicyStatus};
+pub use decision::{Action, Decision, ExternalKnob, GivenUpKnob, KnobOwner, KnobStatus};
 pub use reason::{
     AnonymousReason, ExcessReason, ProtectionReason, Reason, RechargeGain, RechargeReason,
     RechargeResult, ReclaimExemption, Rule,
 };
-pub use status::{PV_INFINITE, STATUS_VERSION, Status};
-pub use tenant::{RESTS_AFTER, TenantStatus, WeightSource, display_name};
+pub use status::{
+    AgentUsage, AppStatus, CurveStatus, DemandModel, EstimateBasis, IoPolicyStatus, MemoryStatus,
+    PV_INFINITE, PolicyStatus, ProbeDrops, RESTS_AFTER, STATUS_VERSION, Status, TenantStatus,
+    WeightSource, display_name,
+};
