@@ -53,7 +53,7 @@ pub(crate) fn decide(before: Offer, seen: &Tally, now: Duration) -> Option<Offer
         let pauses = before.pauses.saturating_add(1);
         return Some(Offer {
             shift: LEAST,
-            paused_until: Some(now + length(pauses)),
+            paused_until: Some(now + pause_length(pauses)),
             pauses,
         });
     }
@@ -86,7 +86,7 @@ const FIRST: Duration = Duration::from_secs(60);
 const GROWING: u32 = 7;
 
 /// The length of the `number`th pause in a row; the first has number 1.
-pub(crate) fn length(number: u32) -> Duration {
+pub(crate) fn pause_length(number: u32) -> Duration {
     FIRST * 2_u32.pow(number.clamp(1, GROWING) - 1)
 }
 
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn each_is_twice_as_long_up_to_an_hour() {
-        let seconds = [0, 1, 2, 7, 8, u32::MAX].map(|number| length(number).as_secs());
+        let seconds = [0, 1, 2, 7, 8, u32::MAX].map(|number| pause_length(number).as_secs());
         assert_eq!(seconds, [60, 60, 120, 3840, 3840, 3840]);
     }
 }

@@ -241,11 +241,9 @@ fn decide_rest(before: Rest, pools: impl IntoIterator<Item = PoolState>, now: Du
     }
 }
 
-// What the guest's own kernel counts of reclaim: pages that it took back, and those that were read again afterwards.
-//
-// That costs the guest nothing, and it is counted of everything, whether it is offered or not. The kernel remembers what
-// it has evicted for some times the memory (`mm/workingset.c`). With the multi-generational LRU, Linux 6.1 counts only
-// what comes back soon.
+// The guest's own kernel counts the pages that it reclaims, and those that were read again afterwards: of all pages,
+// offered or not, and free of cost. It remembers evicted pages for some times the memory (`mm/workingset.c`). With the
+// multi-generational LRU, Linux 6.1 counts only those that come back soon.
 
 /// Pages since the start, or since the cgroup was made; 0 where the kernel does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

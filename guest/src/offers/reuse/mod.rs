@@ -155,7 +155,7 @@ impl OfferRate {
 
     fn pausing(&self, why: Why, since: Figures, clock: Duration) -> Self {
         let pauses = self.pauses.saturating_add(1);
-        let until = clock.saturating_add(acceptance::length(pauses));
+        let until = clock.saturating_add(acceptance::pause_length(pauses));
         Self {
             shift: LEAST,
             pause: Some(Pause { until, why }),
