@@ -37,7 +37,7 @@ pub(crate) fn since(begun: Instant) -> Duration {
     now().saturating_duration_since(begun)
 }
 
-/// What this thread does has taken so much longer than the machine took for it.
+/// Adds a time that this thread would have taken, and the machine has not.
 pub(crate) fn pass(time: Duration) {
     let mut model = MODEL.get();
     model.passed = model.passed.saturating_add(time);

@@ -204,7 +204,7 @@ pub(crate) fn load(
     Ok((head.changes, found))
 }
 
-/// The next so many bytes.
+/// The next bytes.
 fn take(rest: &mut &[u8], count: usize) -> io::Result<Vec<u8>> {
     let (taken, left) = rest
         .split_at_checked(count)

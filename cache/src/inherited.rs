@@ -1,6 +1,6 @@
 //! Descriptors that this process was started with: sockets that systemd listens on for it, and what the last daemon has
 //! handed over. What is not taken is closed once the daemon has started, but for systemd's sockets: it passes them only at a
-//! start, and listens on, so that nobody else can listen there. They are kept for what is added later.
+//! start, and listens on, so that no other process can listen there. They are kept for what is added later.
 //!
 //! Code that listens on an address, or opens an image, asks here first. The descriptors are kept for the thread that starts
 //! the daemon, so that of several daemons in one process each takes its own.
@@ -184,7 +184,7 @@ pub(crate) fn take_image(found: &Metadata, writable: bool, direct: bool) -> Opti
     fits.then_some(image)
 }
 
-/// Closes what nobody has taken, but for sockets that somebody else has made, which are kept. Returns how many were closed.
+/// Closes what was not taken, but for sockets of another process, which are kept. Returns how many were closed.
 pub(crate) fn close_rest(spare: &SpareSockets) -> usize {
     let mut closed = IMAGES.take().len() + CONNECTIONS.take().len();
     for InheritedSocket { socket, ours } in SOCKETS.take() {

@@ -22,17 +22,18 @@ pub mod frontend;
 mod ids;
 mod index;
 mod inherited;
+mod lock_rank;
 #[cfg(test)]
 mod model;
 mod policy;
 mod port;
 mod residency;
 mod ring;
+mod ssd_admission;
 mod store;
 mod token_bucket;
 pub mod vhost;
 mod warm;
-mod worth;
 mod write_epochs;
 
 pub use block::{BLOCK_SIZE, Block, MAX_BLOCK};
@@ -47,4 +48,4 @@ pub use ids::{DiskId, PoolId, VmId};
 pub use justitia_link::Verdict;
 pub use justitia_share::{Weight, WeightError};
 pub use port::PortStats;
-pub use worth::SsdAdmission;
+pub use ssd_admission::SsdAdmission;

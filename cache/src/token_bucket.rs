@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A bucket that holds at most so many tokens, and gets one in each interval.
+/// A bucket that holds at most `most` tokens, and gets one in each interval.
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
     most: u32,

@@ -5,8 +5,8 @@
     reason = "a test fails by panicking"
 )]
 
+use justitia_cache::bench::front_end::{FrontEnd, FrontEndOptions, Workload};
 use justitia_cache::serve::{Config, Service};
-use justitia_cache::vhost::client::{FrontEnd, FrontEndOptions, Workload};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};

@@ -1,11 +1,11 @@
-//! Answers: what became of a message.
-//!
-//! 64 bytes: sequence (u64), kind (u16), status (u16), pool (u32), accepted blocks as bits (u32), blocks (u32), blocks by
-//! verdict (16 × u16), 0 (8 bytes).
+//! What became of a message, and of each of its blocks.
 
-use crate::fields::{set, u16_at, u32_at, u64_at};
-use crate::status::Status;
-use crate::verdict::{PLACES, Tally, Verdict};
+use crate::header::{set, u16_at, u32_at, u64_at};
+
+// Answers: what became of a message.
+//
+// 64 bytes: sequence (u64), kind (u16), status (u16), pool (u32), accepted blocks as bits (u32), blocks (u32), blocks by
+// verdict (16 × u16), 0 (8 bytes).
 
 /// Bytes of an answer.
 pub(crate) const ANSWER: usize = 64;
@@ -79,5 +79,165 @@ impl Answer {
             accepted: u32_at(bytes, 16)?,
             verdicts: Tally::from_counts(counts),
         })
+    }
+}
+
+// What becomes of a block that is offered.
+
+/// What became of an offered block. The numbers are the protocol's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// It is in the cache now.
+    Accepted = 0,
+    /// The cache holds it already.
+    Held = 1,
+    /// The host does not know the block's content: never read or written as a whole by this VM since the host's start,
+    /// changed since, accepted since, or dropped from the residency table.
+    Unknown = 2,
+    /// The content is not that of the disk: stale, encrypted, forged, or another block's.
+    Mismatch = 3,
+    /// A write to the block or near it was under way.
+    Raced = 4,
+    /// The pool's store has no room.
+    NoRoom = 5,
+    /// No whole block of the disk.
+    OutOfRange = 6,
+    /// No cached disk of this VM has the serial.
+    NoDisk = 7,
+    /// The message was handled before, or is too old.
+    Replayed = 8,
+}
+
+impl Verdict {
+    /// All, by number.
+    pub const ALL: [Self; 9] = [
+        Self::Accepted,
+        Self::Held,
+        Self::Unknown,
+        Self::Mismatch,
+        Self::Raced,
+        Self::NoRoom,
+        Self::OutOfRange,
+        Self::NoDisk,
+        Self::Replayed,
+    ];
+
+    /// Its name in statistics and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Held => "held",
+            Self::Unknown => "unknown",
+            Self::Mismatch => "mismatch",
+            Self::Raced => "raced",
+            Self::NoRoom => "no_room",
+            Self::OutOfRange => "out_of_range",
+            Self::NoDisk => "no_disk",
+            Self::Replayed => "replayed",
+        }
+    }
+}
+
+/// Places for numbers by verdict; those without a verdict are 0, for later versions.
+pub(crate) const PLACES: usize = 16;
+
+/// Numbers of blocks, by verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally([u64; PLACES]);
+
+impl Tally {
+    /// Counts blocks.
+    pub fn add(&mut self, verdict: Verdict, blocks: u64) {
+        if let Some(count) = self.0.get_mut(verdict as usize) {
+            *count = count.saturating_add(blocks);
+        }
+    }
+
+    /// Counts what another has counted.
+    pub fn add_all(&mut self, other: &Self) {
+        for (count, more) in self.0.iter_mut().zip(other.0) {
+            *count = count.saturating_add(more);
+        }
+    }
+
+    /// Blocks with this verdict.
+    #[must_use]
+    pub fn of(&self, verdict: Verdict) -> u64 {
+        self.0.get(verdict as usize).copied().unwrap_or(0)
+    }
+
+    /// Blocks with any.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().fold(0, |sum, n| sum.saturating_add(*n))
+    }
+
+    pub(crate) const fn counts(&self) -> &[u64; PLACES] {
+        &self.0
+    }
+
+    pub(crate) const fn from_counts(counts: [u64; PLACES]) -> Self {
+        Self(counts)
+    }
+}
+
+// What becomes of a message.
+
+/// What became of a message. The numbers are the protocol's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Status {
+    /// Handled; a put's blocks have verdicts of their own.
+    Done = 0,
+    /// No message of its kind.
+    Malformed = 1,
+    /// Of a version that the host does not know.
+    Version = 2,
+    /// Too many commands in the last time: again later.
+    Busy = 3,
+    /// The VM has no pool of that number.
+    NoPool = 4,
+    /// The VM has a pool of that name.
+    PoolExists = 5,
+    /// The VM has as many pools as it may have.
+    TooManyPools = 6,
+    /// A weight is from 1 to 10000.
+    Weight = 7,
+    /// The VM's guest may not choose the SSD store.
+    Store = 8,
+    /// The pool is the host's: it was not created over the port.
+    NotYours = 9,
+    /// No cached disk of this VM has the serial.
+    NoDisk = 10,
+    /// MIGRATE of more blocks than one message may name.
+    TooLong = 11,
+    /// The host cannot do it now.
+    Failed = 12,
+}
+
+impl Status {
+    /// All, by number.
+    pub const ALL: [Self; 13] = [
+        Self::Done,
+        Self::Malformed,
+        Self::Version,
+        Self::Busy,
+        Self::NoPool,
+        Self::PoolExists,
+        Self::TooManyPools,
+        Self::Weight,
+        Self::Store,
+        Self::NotYours,
+        Self::NoDisk,
+        Self::TooLong,
+        Self::Failed,
+    ];
+
+    /// The status of this number; `None` when this version has none.
+    #[must_use]
+    pub fn from_number(number: u16) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
     }
 }

@@ -5,8 +5,8 @@
 //! (u64), blocks (u64). The pool of SET_WEIGHT, MIGRATE and DESTROY and the disk of MIGRATE stand in the header;
 //! elsewhere these are 0.
 
-use crate::fields::{array, set, u16_at, u32_at, u64_at};
 use crate::header::{BODY, Fault, Kind, begin};
+use crate::header::{array, set, u16_at, u32_at, u64_at};
 use crate::name::{Name, Serial};
 use crate::{MAX_MIGRATE, PAGE, VERSION};
 
@@ -215,7 +215,7 @@ fn specification(page: &[u8; PAGE], version: u16) -> Result<(Store, u32, u32), F
         return Err(Fault::Reserved);
     }
     let store = Store::from_number(store).ok_or(Fault::Store)?;
-    // Below, the rest of the page is nobody's.
+    // The rest of the page is not used.
     let ssd_weight = match version {
         1 => 0,
         _ => u32_at(page, SSD_WEIGHT).ok_or(Fault::Length)?,

@@ -1,9 +1,8 @@
-//! What every message begins with.
+//! What every message begins with, and its fields: little-endian, at fixed offsets.
 //!
 //! The first page: magic (8 bytes), version (u16), kind (u16), blocks (u32), sequence (u64), pool (u32), 0 (u32), the
 //! disk's serial (20), 0 (12), and from byte 64 on what the kind has.
 
-use crate::fields::set;
 use crate::name::Serial;
 
 pub(crate) const MAGIC: [u8; 8] = *b"JUSTPORT";
@@ -77,4 +76,28 @@ pub(crate) fn begin(page: &mut [u8], kind: Kind, sequence: u64, pool: u32, seria
     set(page, 16, sequence.to_le_bytes());
     set(page, 24, pool.to_le_bytes());
     set(page, 32, serial.bytes());
+}
+
+/// The bytes of a field; `None` when it lies beyond the end.
+pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk::<N>().copied()
+}
+
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    array(bytes, at).map(u16::from_le_bytes)
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    array(bytes, at).map(u32::from_le_bytes)
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    array(bytes, at).map(u64::from_le_bytes)
+}
+
+/// Writes a field. One beyond the end, which no layout has, is left out.
+pub(crate) fn set<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
+    if let Some(place) = bytes.get_mut(at..).and_then(|b| b.first_chunk_mut::<N>()) {
+        *place = field;
+    }
 }

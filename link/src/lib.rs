@@ -14,31 +14,22 @@ mod aligned;
 mod answer;
 mod area;
 mod command;
-mod fields;
 mod header;
 mod message;
 mod name;
-mod pool_row;
-mod put;
 pub mod sequence;
-mod status;
-mod verdict;
 
 #[cfg(test)]
 #[expect(clippy::arithmetic_side_effects, reason = "a test that panics fails")]
 mod tests;
 
 pub use aligned::AlignedBuf;
-pub use answer::Answer;
-pub use area::{Area, AreaHeader, AreaWriter, ReadTime};
+pub use answer::{Answer, Status, Tally, Verdict};
+pub use area::{Area, AreaHeader, AreaWriter, PoolRow, ReadTime};
 pub use command::{Command, Store};
 pub use header::{Fault, Kind};
-pub use message::{Body, Decoded, decode};
+pub use message::{Body, Decoded, Put, PutWriter, decode};
 pub use name::{Name, Serial};
-pub use pool_row::PoolRow;
-pub use put::{Put, PutWriter};
-pub use status::Status;
-pub use verdict::{Tally, Verdict};
 
 /// Bytes of a block, and of the page that a message begins with. Messages are whole pages, as `O_DIRECT` wants.
 pub const PAGE: usize = 4096;

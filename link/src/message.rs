@@ -1,11 +1,11 @@
-//! Messages, as the host reads them.
+//! Messages: their header, and the blocks of a put.
 
 use crate::command::Command;
-use crate::fields::{array, u16_at, u32_at, u64_at};
-use crate::header::{Fault, Kind, MAGIC};
+use crate::header::{BODY, Fault, Kind, MAGIC, array, begin, set, u16_at, u32_at, u64_at};
 use crate::name::Serial;
-use crate::put::Put;
 use crate::{MAX_BLOCKS, PAGE, VERSION};
+
+// Messages, as the host reads them.
 
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,4 +69,124 @@ fn body<'a>(bytes: &'a [u8], page: &'a [u8; PAGE], kind: u16) -> Result<Body<'a>
         return Ok(Body::Put(Put::new(page, pool, serial, contents)));
     }
     Command::decode(page, version, kind, pool, serial).map(Body::Command)
+}
+
+// Puts: blocks with their content.
+//
+// From byte 64 of the first page on stand the numbers of the blocks (u64, in blocks of 4 KiB from the disk's beginning);
+// their contents follow, a page each, in the same order.
+
+/// Blocks that a guest has evicted, all of one disk and one pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Put<'a> {
+    page: &'a [u8; PAGE],
+    /// The number of the pool that they belong to.
+    pub pool: u32,
+    /// The disk.
+    pub serial: Serial,
+    contents: &'a [[u8; PAGE]],
+}
+
+impl<'a> Put<'a> {
+    pub(crate) const fn new(
+        page: &'a [u8; PAGE],
+        pool: u32,
+        serial: Serial,
+        contents: &'a [[u8; PAGE]],
+    ) -> Self {
+        Self {
+            page,
+            pool,
+            serial,
+            contents,
+        }
+    }
+
+    /// How many: 1 to [`MAX_BLOCKS`].
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.contents.len()
+    }
+
+    /// Always false for a decoded message; Clippy wants it beside [`len`](Self::len).
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.contents.is_empty()
+    }
+
+    /// The blocks: number and content.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, &'a [u8; PAGE])> {
+        let numbers = (BODY..PAGE).step_by(8);
+        let page = self.page;
+        let numbers = numbers.map_while(move |at| u64_at(page, at));
+        numbers.zip(self.contents)
+    }
+}
+
+/// Writes puts into a buffer of the guest.
+#[derive(Debug)]
+pub struct PutWriter<'a> {
+    buffer: &'a mut [u8],
+    count: usize,
+}
+
+impl<'a> PutWriter<'a> {
+    /// Begins a message in a buffer, which should have [`MAX_MESSAGE`](crate::MAX_MESSAGE) bytes: a smaller one takes
+    /// fewer blocks. `None` when it cannot take one.
+    pub fn new(buffer: &'a mut [u8], sequence: u64, pool: u32, serial: Serial) -> Option<Self> {
+        let page = buffer.first_chunk_mut::<PAGE>()?;
+        page.fill(0);
+        begin(page, Kind::Put, sequence, pool, serial);
+        let whole = Self { buffer, count: 0 };
+        (whole.room() > 0).then_some(whole)
+    }
+
+    /// Goes on with a message in a buffer: one that [`new`](Self::new) has begun and that has `count` blocks.
+    pub fn resume(buffer: &'a mut [u8], count: usize) -> Self {
+        Self { buffer, count }
+    }
+
+    /// Gives the message its sequence number and its pool, which may not have been known when it was begun.
+    pub fn address(&mut self, sequence: u64, pool: u32) {
+        set(self.buffer, 16, sequence.to_le_bytes());
+        set(self.buffer, 24, pool.to_le_bytes());
+    }
+
+    /// Blocks that can still be added.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        let pages = (self.buffer.len() / PAGE).saturating_sub(1);
+        pages.min(MAX_BLOCKS).saturating_sub(self.count)
+    }
+
+    /// Adds a block; `false` when the message is full.
+    pub fn push(&mut self, block: u64, content: &[u8; PAGE]) -> bool {
+        if self.room() == 0 {
+            return false;
+        }
+        let (pages, _) = self.buffer.as_chunks_mut::<PAGE>();
+        let Some((first, contents)) = pages.split_first_mut() else {
+            return false;
+        };
+        let Some(place) = contents.get_mut(self.count) else {
+            return false;
+        };
+        *place = *content;
+        set(
+            first,
+            BODY.saturating_add(self.count.saturating_mul(8)),
+            block.to_le_bytes(),
+        );
+        self.count = self.count.saturating_add(1);
+        true
+    }
+
+    /// The message, to be written at offset 0 of the port in one write. Without a block it is none.
+    #[must_use]
+    pub fn finish(self) -> &'a [u8] {
+        let count = u32::try_from(self.count).unwrap_or(0);
+        set(self.buffer, 12, count.to_le_bytes());
+        let len = self.count.saturating_add(1).saturating_mul(PAGE);
+        self.buffer.get(..len).unwrap_or_default()
+    }
 }

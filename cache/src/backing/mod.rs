@@ -1,12 +1,9 @@
 //! Backing images: raw files and block devices.
 
-mod format;
-pub(crate) mod lock;
 mod open;
 mod raw;
-mod system_calls;
 
 pub use justitia_link::AlignedBuf;
-pub use lock::LockError;
-pub use open::{OpenError, OpenOptions};
+pub(crate) use open::take_locks;
+pub use open::{LockError, OpenError, OpenOptions};
 pub use raw::RawDisk;

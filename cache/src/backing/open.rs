@@ -1,11 +1,11 @@
 //! Opening an image: past the page cache where that works, and locked.
 
-use super::format;
-use super::lock::{self, LockError};
 use super::raw::RawDisk;
 use crate::block_dev::{DiskFile, SyncErrors};
 use crate::inherited;
 use justitia_link::{AlignedBuf, PAGE};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 use rustix::fs::{OFlags, SeekFrom, fcntl_getfl};
 use rustix::io::pread;
 use std::fs::File;
@@ -136,7 +136,7 @@ impl RawDisk {
             })
         };
         let held = inherited::take_image(&found, !options.read_only, options.direct);
-        let held = held.filter(lock::is_taken).and_then(with_alignment);
+        let held = held.filter(is_taken).and_then(with_alignment);
         let was_held = held.is_some();
         let direct = if options.direct && !was_held {
             open_direct(open_first)?
@@ -147,7 +147,7 @@ impl RawDisk {
             Some(found) => found,
             None => (open_first(OFlags::empty())?, 1),
         };
-        lock::take(&file, options.read_only).map_err(locked)?;
+        take_locks(&file, options.read_only).map_err(locked)?;
         let size = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| io_error(e.into()))?;
         let direct = align > 1;
         let file = Arc::new(file);
@@ -192,7 +192,7 @@ fn check_format(path: &Path, file: &File, options: OpenOptions) -> Result<(), Op
         return Ok(());
     }
     let size = rustix::fs::seek(file, SeekFrom::End(0)).map_err(io::Error::from);
-    let found = size.and_then(|size| format::foreign(file, size));
+    let found = size.and_then(|size| foreign(file, size));
     let found = found.map_err(|source| OpenError::Io {
         path: path.into(),
         source,
@@ -251,4 +251,180 @@ fn open(path: &Path, read_only: bool, flags: OFlags) -> io::Result<File> {
         .write(!read_only)
         .custom_flags(flags)
         .open(path)
+}
+
+// What looks like an image of another format than raw: served as it is, a guest would see the format's tables for its disk.
+
+/// Formats by the bytes with which a file begins: those that QEMU reads.
+const BEGINNINGS: [(&[u8], &str); 10] = [
+    (b"QFI\xfb", "qcow2"),
+    (b"QED\0", "QED"),
+    (b"KDMV", "VMDK"),
+    (b"COWD", "VMDK"),
+    (b"# Disk DescriptorFile", "VMDK"),
+    (b"vhdxfile", "VHDX"),
+    (b"conectix", "VHD"),
+    (b"WithoutFreeSpace", "Parallels"),
+    (b"WithouFreSpacExt", "Parallels"),
+    (b"Bochs Virtual HD Image", "Bochs"),
+];
+
+/// VDI has a text before its mark.
+const VDI: (usize, [u8; 4]) = (64, [0x7f, 0x10, 0xda, 0xbe]);
+
+/// Formats by the bytes with which their last 512 bytes begin.
+const ENDS: [(&[u8], &str); 2] = [(b"conectix", "VHD"), (b"koly", "DMG")];
+
+/// The format that the image looks like; `None` for raw. `file` may be read anywhere.
+pub(super) fn foreign(file: &File, size: u64) -> io::Result<Option<&'static str>> {
+    let beginning = read(file, 0)?;
+    let (at, vdi) = VDI;
+    if beginning
+        .get(at..)
+        .is_some_and(|rest| rest.starts_with(&vdi))
+    {
+        return Ok(Some("VDI"));
+    }
+    let known = |formats: &[(&[u8], &'static str)], found: &[u8]| {
+        let mut formats = formats.iter();
+        formats
+            .find(|(bytes, _)| found.starts_with(bytes))
+            .map(|(_, name)| *name)
+    };
+    if let Some(name) = known(&BEGINNINGS, &beginning) {
+        return Ok(Some(name));
+    }
+    match size.checked_sub(512) {
+        Some(end) => Ok(known(&ENDS, &read(file, end)?)),
+        None => Ok(None),
+    }
+}
+
+fn read(file: &File, at: u64) -> io::Result<Vec<u8>> {
+    let mut found = vec![0; 512];
+    let count = pread(file, &mut found, at)?;
+    found.truncate(count);
+    Ok(found)
+}
+
+// No other process may write an image that is served: the cache would not see it.
+//
+// The locks are QEMU's (`block/file-posix.c` documents them): open-file-description locks on single bytes,
+// one for each permission that is used and one for each that is not shared with others. So QEMU refuses an
+// image that Justitia serves, and the other way round. Block devices are also opened with `O_EXCL`, even
+// to be read: that keeps out mounts and device mappers, and any other server.
+//
+// The locked open file is the one that io_uring writes through. Requests of a killed process go on in the kernel, and
+// each has a reference to the open file: the kernel releases the locks with the last of them.
+
+/// Byte `PERMISSION + p` is locked by a process that uses permission `p`.
+const PERMISSION: libc::off_t = 100;
+/// Byte `UNSHARED + p` is locked by a process that does not share permission `p` with others.
+const UNSHARED: libc::off_t = 200;
+
+const CONSISTENT_READ: libc::off_t = 0;
+const WRITE: libc::off_t = 1;
+const RESIZE: libc::off_t = 3;
+
+/// Why an image could not be locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process uses it.
+    #[error(
+        "expected a file or device that nobody else uses, found it in use (by a QEMU, another `justitia cache serve` or, a block device, by a mount): end that first; writes of a server that was killed count until the disk has answered them"
+    )]
+    Busy,
+    /// The file system has no locks.
+    #[error("cannot lock it: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Takes the locks for as long as `file` is open, here or in requests in flight.
+pub(crate) fn take_locks(file: &File, read_only: bool) -> Result<(), LockError> {
+    let used: &[_] = if read_only {
+        &[CONSISTENT_READ]
+    } else {
+        &[CONSISTENT_READ, WRITE, RESIZE]
+    };
+    // Readers do not share writing either: cached blocks would become stale.
+    let unshared = [WRITE, RESIZE];
+    for p in used {
+        set(file, PERMISSION + p)?;
+    }
+    for p in unshared {
+        set(file, UNSHARED + p)?;
+    }
+    let foreign = used
+        .iter()
+        .map(|p| UNSHARED + p)
+        .chain(unshared.iter().map(|p| PERMISSION + p));
+    for byte in foreign {
+        if held_by_another(file, byte)? {
+            return Err(LockError::Busy);
+        }
+    }
+    Ok(())
+}
+
+/// Does somebody have the lock against writers, by whatever open file? [`take_locks`] then says whether it is this one.
+fn is_taken(file: &File) -> bool {
+    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let again = File::open(again);
+    again.is_ok_and(|again| held_by_another(&again, UNSHARED + WRITE).unwrap_or(false))
+}
+
+fn record(kind: libc::c_int, byte: libc::off_t) -> libc::flock {
+    libc::flock {
+        // The kernel's constants are 0 to 2.
+        l_type: libc::c_short::try_from(kind).unwrap_or_default(),
+        l_whence: 0,
+        l_start: byte,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+fn set(file: &File, byte: libc::off_t) -> Result<(), LockError> {
+    let lock = record(libc::F_RDLCK, byte);
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&lock)) {
+        Ok(_) => Ok(()),
+        Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => Err(LockError::Busy),
+        Err(e) => Err(LockError::Io(e.into())),
+    }
+}
+
+/// Would a write lock conflict? Our own read locks do not count: they are this open file's.
+fn held_by_another(file: &File, byte: libc::off_t) -> Result<bool, LockError> {
+    let mut lock = record(libc::F_WRLCK, byte);
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)).map_err(|e| LockError::Io(e.into()))?;
+    Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn other_formats_are_known_and_raw_images_are_none() {
+        let of = |at: u64, bytes: &[u8]| {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(1 << 20).unwrap();
+            file.write_all_at(bytes, at).unwrap();
+            foreign(&file, 1 << 20).unwrap()
+        };
+        for (bytes, name) in BEGINNINGS {
+            assert_eq!(of(0, bytes), Some(name));
+            assert_eq!(of(512, bytes), None);
+        }
+        assert_eq!(of(64, &VDI.1), Some("VDI"));
+        for (bytes, name) in ENDS {
+            assert_eq!(of((1 << 20) - 512, bytes), Some(name));
+        }
+        // A partition table, a LUKS header, nothing.
+        assert_eq!(of(510, &[0x55, 0xaa]), None);
+        assert_eq!(of(0, b"LUKS\xba\xbe"), None);
+        let empty = tempfile::tempfile().unwrap();
+        assert_eq!(foreign(&empty, 0).unwrap(), None);
+    }
 }

@@ -2,14 +2,16 @@
 //!
 //! Data bypasses the host's page cache (`O_DIRECT`) where the file system supports it: it would be cached twice.
 
-use super::system_calls::{sync, write, zero};
 use crate::block::len;
+#[cfg(test)]
+use crate::block_dev::{Call, began};
 use crate::block_dev::{Disk, DiskFile, Sync, check_range};
 use justitia_link::AlignedBuf;
 use rustix::fs::{FallocateFlags, SeekFrom};
-use rustix::io::{Errno, ReadWriteFlags, pread};
+use rustix::io::{Errno, ReadWriteFlags, Result, pread, pwritev2};
 use std::fs::File;
 use std::io;
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +27,7 @@ pub struct RawDisk {
     pub(super) direct: bool,
     /// A block device.
     pub(super) is_device: bool,
-    /// The last daemon has handed it over, with its locks, which nobody else could take meanwhile.
+    /// The last daemon has handed it over, with its locks, which no other process could take meanwhile.
     pub(super) was_held: bool,
     /// Bytes.
     pub(super) size: AtomicU64,
@@ -38,7 +40,7 @@ impl RawDisk {
         self.direct
     }
 
-    /// Has nobody else been able to lock it since the last daemon did?
+    /// Has it been locked all the time since the last daemon locked it?
     pub(crate) const fn was_held(&self) -> bool {
         self.was_held
     }
@@ -293,4 +295,50 @@ fn write_all(file: &File, mut buf: &[u8], mut off: u64, dsync: bool) -> io::Resu
         }
     }
     Ok(())
+}
+
+// The system calls that change an image, made by a thread. Those that a ring makes are `DiskFile`'s.
+
+/// Writes some of `buf`; how much.
+pub(super) fn write(file: &File, buf: &[u8], off: u64, flags: ReadWriteFlags) -> Result<usize> {
+    #[cfg(test)]
+    let recorded = began(file, || Call::Write {
+        at: off,
+        content: buf.to_vec(),
+        durable: flags.contains(ReadWriteFlags::DSYNC),
+    });
+    let done = pwritev2(file, &[IoSlice::new(buf)], off, flags);
+    #[cfg(test)]
+    recorded
+        .into_iter()
+        .for_each(crate::block_dev::Recorded::ended);
+    done
+}
+
+/// Makes durable what was written before.
+pub(super) fn sync(file: &File) -> Result<()> {
+    #[cfg(test)]
+    let recorded = began(file, || Call::Sync);
+    let done = rustix::fs::fdatasync(file);
+    #[cfg(test)]
+    recorded
+        .into_iter()
+        .for_each(crate::block_dev::Recorded::ended);
+    done
+}
+
+/// Makes a range zero without writing it, as `how` says.
+pub(super) fn zero(file: &File, how: FallocateFlags, off: u64, count: u64) -> Result<()> {
+    #[cfg(test)]
+    let recorded = began(file, || Call::Write {
+        at: off,
+        content: vec![0; usize::try_from(count).unwrap_or(0)],
+        durable: false,
+    });
+    let done = rustix::fs::fallocate(file, how, off, count);
+    #[cfg(test)]
+    recorded
+        .into_iter()
+        .for_each(crate::block_dev::Recorded::ended);
+    done
 }

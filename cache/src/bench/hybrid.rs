@@ -158,7 +158,7 @@ impl Subject {
         let stats = self.cache.stats();
         let pools = stats.vms.iter().flat_map(|vm| &vm.pools);
         pools
-            .map(|pool| pool.counts.demotions + pool.counts.promotions + pool.counts.renewals)
+            .map(|pool| pool.counts.demotions + pool.counts.promotions + pool.counts.reinsertions)
             .sum()
     }
 

@@ -3,6 +3,9 @@
 //! Everything that is compared is measured side by side in one run, several times in turn, and reported as
 //! the median with the spread: a ratio means something on a noisy machine, a single number does not.
 
+#[doc(hidden)]
+pub mod front_end;
+
 mod contention;
 mod delay_disk;
 mod hits;

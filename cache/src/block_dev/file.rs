@@ -1,12 +1,13 @@
 //! An image's file, as io_uring reads and writes it.
 
-use super::sync_errors::SyncErrors;
 use crate::block::len;
 use io_uring::{opcode, squeue, types};
 use parking_lot::lock_api::ArcRwLockReadGuard;
-use parking_lot::{RawRwLock, RwLock};
+use parking_lot::{Mutex, RawRwLock, RwLock};
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A file in which any range of whole sectors may be read and written.
@@ -122,5 +123,143 @@ impl DiskFile {
         opcode::Fsync::new(types::Fd(self.file.as_raw_fd()))
             .flags(types::FsyncFlags::DATASYNC)
             .build()
+    }
+}
+
+// What was acknowledged and never reached stable storage. The kernel tells that once to each open file, and then drops what
+// it could not write: a later `fdatasync` says nothing of it. So it is remembered here.
+//
+// PostgreSQL learnt that in 2018 (<https://wiki.postgresql.org/wiki/Fsync_Errors>): after a failed sync nothing is known of
+// any write since the last good one.
+
+/// What has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sync {
+    /// A flush.
+    Flush,
+    /// A write, discard or write-zeroes that was to be durable before its answer (FUA).
+    Write,
+}
+
+/// Whether a sync of an image has failed since it was opened.
+pub(crate) struct SyncErrors {
+    image: PathBuf,
+    /// An open file of the image of its own, by which nothing is ever synced: it is told of an error even when another
+    /// connection's flush, which has not come back yet, was told before.
+    witness: Option<File>,
+    failed: Mutex<Option<String>>,
+}
+
+impl SyncErrors {
+    pub(crate) const fn new(image: PathBuf, witness: Option<File>) -> Self {
+        Self {
+            image,
+            witness,
+            failed: Mutex::new(None),
+        }
+    }
+
+    /// The first sync that has failed, and why.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failed.lock().clone()
+    }
+
+    /// The answer to a sync that has ended with `result`: an error also when another one has failed before.
+    pub(crate) fn settle(&self, sync: Sync, result: io::Result<()>) -> io::Result<()> {
+        // Held while the witness is asked: who is told of an error has it remembered before anybody else is answered.
+        let mut failed = self.failed.lock();
+        if failed.is_none() {
+            let told = self.witnessed();
+            let why = match (&result, told) {
+                (Err(own), None) if sync == Sync::Write && was_not_begun(own) => None,
+                (Err(own), _) => Some(own.to_string()),
+                (Ok(()), told) => told.map(|told| told.to_string()),
+            };
+            if let Some(why) = why {
+                tracing::error!(
+                    image = %self.image.display(),
+                    "{sync:?} failed: writes that were acknowledged may be lost; every flush and FUA write of the image fails until it is opened anew, by a restart: {why}"
+                );
+                *failed = Some(why);
+            }
+        }
+        match &*failed {
+            Some(why) if result.is_ok() => Err(io::Error::other(format!(
+                "a flush of this image has failed before, and what was written until then may be lost: {why}"
+            ))),
+            _ => result,
+        }
+    }
+
+    /// An error of writeback that the witness was not told of yet.
+    fn witnessed(&self) -> Option<io::Error> {
+        let witness = self.witness.as_ref()?;
+        // A range that no image has: there is nothing to wait for, and the error is reported nevertheless.
+        let (beyond, length) = (i64::MAX - 4095, 4095);
+        let wait = nix::libc::SYNC_FILE_RANGE_WAIT_BEFORE;
+        // SAFETY: no memory is passed, and the descriptor is open for as long as `witness` is borrowed.
+        let done = unsafe { nix::libc::sync_file_range(witness.as_raw_fd(), beyond, length, wait) };
+        let error = (done != 0).then(io::Error::last_os_error)?;
+        // Not the answers of a file system or a sandbox that does not know the call.
+        let unknown = [
+            nix::libc::ENOSYS,
+            nix::libc::ESPIPE,
+            nix::libc::EINVAL,
+            nix::libc::EPERM,
+        ];
+        let known = error
+            .raw_os_error()
+            .is_some_and(|code| !unknown.contains(&code));
+        known.then_some(error)
+    }
+}
+
+/// Does an error say that the write itself could not be made, and nothing about what was written before?
+fn was_not_begun(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge
+            | io::ErrorKind::InvalidInput
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors() -> SyncErrors {
+        let witness = tempfile::tempfile().unwrap();
+        SyncErrors::new("image".into(), Some(witness))
+    }
+
+    #[test]
+    fn after_a_failed_sync_every_later_one_fails() {
+        for first in [Sync::Flush, Sync::Write] {
+            let errors = errors();
+            for sync in [Sync::Flush, Sync::Write] {
+                errors.settle(sync, Ok(())).unwrap();
+            }
+            assert_eq!(errors.failure(), None);
+            let eio = || io::Error::from_raw_os_error(nix::libc::EIO);
+            assert!(errors.settle(first, Err(eio())).is_err());
+            for sync in [Sync::Flush, Sync::Write, Sync::Flush] {
+                let why = errors.settle(sync, Ok(())).unwrap_err().to_string();
+                assert!(why.contains("has failed before"), "{why}");
+            }
+            assert!(errors.failure().is_some());
+        }
+    }
+
+    #[test]
+    fn a_write_for_which_there_is_no_space_says_nothing_of_others() {
+        let errors = errors();
+        let full = || Err(io::ErrorKind::StorageFull.into());
+        assert!(errors.settle(Sync::Write, full()).is_err());
+        errors.settle(Sync::Flush, Ok(())).unwrap();
+        // A flush writes what was acknowledged.
+        assert!(errors.settle(Sync::Flush, full()).is_err());
+        assert!(errors.settle(Sync::Write, Ok(())).is_err());
     }
 }

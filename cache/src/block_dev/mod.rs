@@ -2,15 +2,11 @@
 
 mod disk;
 mod file;
-mod ram;
 #[cfg(test)]
 mod recorder;
-mod sync_errors;
 
-pub use disk::{Disk, check_range};
+pub use disk::{Disk, RamDisk, check_range};
 pub use file::DiskFile;
-pub(crate) use file::SharedWriteGuard;
-pub use ram::RamDisk;
+pub(crate) use file::{SharedWriteGuard, Sync, SyncErrors};
 #[cfg(test)]
 pub(crate) use recorder::{Call, Event, Recorded, Recorder, began, submitted};
-pub(crate) use sync_errors::{Sync, SyncErrors};

@@ -1,7 +1,7 @@
 //! The lock that puts wait for when a store is full.
 
+use crate::lock_rank::{ADMISSION, LEAF, Ranked, RankedGuard};
 use justitia_share::{Queueing, WaitQueue, Weight};
-use parking_lot::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +11,8 @@ use std::thread::{Thread, current, park};
 /// a mutex that only the holder of the turn takes.
 #[derive(Default)]
 pub(super) struct AdmissionLock<T> {
-    turns: Mutex<Turns>,
-    value: Mutex<T>,
+    turns: Ranked<Turns, LEAF>,
+    value: Ranked<T, ADMISSION>,
 }
 
 #[derive(Debug)]
@@ -31,12 +31,12 @@ struct Waiter {
 /// Access to what the lock guards, until it is dropped. Its fields are dropped in this order: the next in turn finds the
 /// mutex free.
 pub(super) struct AdmissionGuard<'a, T> {
-    value: MutexGuard<'a, T>,
+    value: RankedGuard<'a, T>,
     _turn: Turn<'a>,
 }
 
 /// The turn, handed to the next waiter when it is dropped: no newcomer overtakes it.
-struct Turn<'a>(&'a Mutex<Turns>);
+struct Turn<'a>(&'a Ranked<Turns, LEAF>);
 
 impl<T> AdmissionLock<T> {
     /// Takes the lock with `weight`, waiting in order. Not reentrant. A panic releases it.
@@ -50,7 +50,7 @@ impl<T> AdmissionLock<T> {
 }
 
 impl<'a> Turn<'a> {
-    fn wait(turns: &'a Mutex<Turns>, weight: Weight) -> Self {
+    fn wait(turns: &'a Ranked<Turns, LEAF>, weight: Weight) -> Self {
         let mut found = turns.lock();
         if !std::mem::replace(&mut found.taken, true) {
             return Self(turns);

@@ -1,16 +1,16 @@
 //! GET_STATS (the paper, section 4.1).
 
-use super::curve_stats;
 use super::partition::Partition;
 use super::pool::Pool;
-use super::registry::{Registry, VmEntry};
-use super::state::{Cache, highest_weight};
+use super::state::{Cache, Registry, VmEntry, highest_weight};
 use super::stats::{CacheStats, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats};
 use crate::block::BLOCK_BYTES;
 use crate::clock;
 use crate::config::StoreKind;
 use crate::ids::VmId;
+use justitia_api::CurveStatus;
 use justitia_share::Weight;
+use justitia_share::num::{to_f64, to_u64};
 
 /// How each store is partitioned at the moment.
 struct Partitions {
@@ -138,8 +138,21 @@ fn pool_stats(pool: &Pool, memory: u64, ssd: u64) -> PoolStats {
         ssd_entitlement_bytes: ssd * BLOCK_BYTES,
         memory_bytes: u64::from(pool.policy.lock().len()) * BLOCK_BYTES,
         ssd_bytes: pool.used(StoreKind::Ssd) * BLOCK_BYTES,
-        ssd_admits: pool.worth.get(),
+        ssd_admits: pool.ssd_admission.get(),
         counts: pool.count.read(),
-        curve: curve_stats::status(pool),
+        curve: status(pool),
     }
+}
+
+// A pool's miss-ratio curve as the statistics have it.
+
+/// The curve of a pool by its size in memory and on the SSD together; `None` while little was accessed.
+pub(super) fn status(pool: &Pool) -> Option<CurveStatus> {
+    let bytes = |blocks: f64| to_u64(blocks * to_f64(BLOCK_BYTES));
+    let steps = pool.curve.steps().into_iter();
+    let points: Vec<_> = steps.map(|(size, misses)| (bytes(size), misses)).collect();
+    (!points.is_empty()).then(|| CurveStatus {
+        accesses: pool.curve.rate(pool.count.gets()),
+        points,
+    })
 }

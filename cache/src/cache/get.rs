@@ -1,15 +1,17 @@
 //! Gets: blocks found in memory, and blocks read from the SSD.
 
-use super::detached::DetachedSlot;
 use super::disk::DiskHandle;
 use super::pool::PoolHandle;
 use super::pool_curve::Access;
+use super::remove::DetachedSlot;
 use super::state::Cache;
 use crate::block::Key;
+use crate::clock;
 use crate::index::{Location, SlotRef};
 use crate::store::{Page, SsdReadRef, SsdStore};
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What a lookup found.
 pub(crate) enum Lookup {
@@ -153,7 +155,7 @@ impl Cache {
             Ok(()) if !pending.take => self.destination(pending, page),
             _ => None,
         };
-        let stays = !pending.take && !self.leaves_ssd(pending);
+        let stays = !pending.take && !self.bypasses_ssd(pending);
         let mut entry = self.index.lock(pending.key);
         let current = !pending.ssd.closed() && pending.ssd.is_current(pending.read_ref);
         let Some(entry_ref) = entry.find_at(location).filter(|_| current) else {
@@ -198,5 +200,35 @@ impl Cache {
     pub(crate) fn holds(&self, disk: &DiskHandle, block: u64) -> bool {
         disk.key(block)
             .is_some_and(|key| self.index.lock(key).find(&self.stores).is_some())
+    }
+}
+
+// Reads of the SSD store count for the pool whose blocks they are of, and for the disk that they are instead of.
+
+impl Cache {
+    /// Is the block not kept on the SSD, since that is no faster than the disk?
+    fn bypasses_ssd(&self, pending: &PendingSsdRead) -> bool {
+        self.owner(pending)
+            .is_some_and(|pool| pool.ssd_admission.bypasses())
+    }
+
+    /// The pool that the block is of: not always the one that it is read for.
+    pub(crate) fn owner(&self, pending: &PendingSsdRead) -> Option<PoolHandle> {
+        self.pool_at(pending.ssd.pool_of(pending.read_ref.slot))
+    }
+
+    /// Notes that a read of the disk has read blocks from the SSD since then. `pool` has the first of them. `served`: no
+    /// block was missing.
+    pub(crate) fn ssd_was_read(
+        &self,
+        disk: &DiskHandle,
+        pool: &PoolHandle,
+        begun: Instant,
+        served: bool,
+    ) {
+        let write_ns = self.stores.working_ssd().map_or(0, |ssd| ssd.write_ns());
+        pool.ssd_admission.set_disk_read(disk.read_ns());
+        pool.ssd_admission
+            .was_read(clock::since(begun), served, write_ns);
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! The rule and why: `docs/design/hypervisor-cache.md`, "Hybrid pools".
 
-use super::detached::DetachedSlot;
 use super::get::PendingSsdRead;
 use super::partition::EVICTION_BATCH;
+use super::partition::WeightTable;
 use super::pool::Pool;
+use super::remove::DetachedSlot;
 use super::state::Cache;
-use super::weight_table::WeightTable;
 use crate::block::{BLOCK_SIZE, Key};
 use crate::config::StoreKind;
 use crate::index::{Location, SlotRef};
@@ -37,7 +37,7 @@ struct PoolDemotion<'a> {
 
 impl Demotion for PoolDemotion<'_> {
     fn copy(&self, key: Key, slot: u32) -> Option<Location> {
-        if !self.pool.worth.admits() {
+        if !self.pool.ssd_admission.admits() {
             return None;
         }
         let mut content = [0; BLOCK_SIZE];
@@ -85,7 +85,7 @@ impl Cache {
         let mut has_room = true;
         while freed < blocks {
             if has_room
-                && pool.worth.admits_all()
+                && pool.ssd_admission.admits_all()
                 && !ssd.has_free()
                 && self.room_for_demotion(pool, &ssd) < QUANTUM
             {
@@ -168,7 +168,7 @@ impl Cache {
             return None;
         }
         if !self.fits_memory(ssd, &pool, slot) {
-            return self.renew(&pool, pending, content);
+            return self.reinsert(&pool, pending, content);
         }
         let slot = self.memory_slot(&pool, pending.key)?;
         // SAFETY: the slot is the caller's until the index names it.
@@ -178,17 +178,22 @@ impl Cache {
 
     /// Writes a block again that would soon be evicted with its extent: it was used. Not when that needs an eviction, and
     /// not more blocks than came since: only these turn the log.
-    fn renew(&self, pool: &Pool, pending: &PendingSsdRead, content: &Page) -> Option<DetachedSlot> {
+    fn reinsert(
+        &self,
+        pool: &Pool,
+        pending: &PendingSsdRead,
+        content: &Page,
+    ) -> Option<DetachedSlot> {
         let (ssd, key) = (&pending.ssd, pending.key);
         let most = pool.entitlement(StoreKind::Ssd) / u64::from(EXTENT_SLOTS);
         let mut log = pool.log_on(ssd)?;
         let is_young = u64::from(log.age(ssd, pending.read_ref.slot)) * 4 <= most * 3;
-        if is_young || !log.may_renew() || !pool.worth.admits_all() {
+        if is_young || !log.may_reinsert() || !pool.ssd_admission.admits_all() {
             return None;
         }
         let sum = ssd.sum(key, &content.0);
-        let renewed = pool.append(&mut log, ssd, key, &content.0, sum, true);
-        let Append::Done(slot) = renewed else {
+        let reinserted = pool.append(&mut log, ssd, key, &content.0, sum, true);
+        let Append::Done(slot) = reinserted else {
             return None;
         };
         ssd.set_stamp(slot, self.stamp_of_used(pool));

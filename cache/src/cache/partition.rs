@@ -1,5 +1,8 @@
 //! What each pool is entitled to, and which is evicted from: the paper's policy enforcement (section 4.3).
 
+use super::pool::PoolHandle;
+use crate::config::StoreKind;
+use crate::ids::VmId;
 use justitia_share::{Demand, NodeId, Tree, Weight, entitlements, excess, victim};
 
 /// The paper's eviction size, in blocks: 2 MiB.
@@ -132,6 +135,34 @@ impl Partition {
 /// size, or a sixteenth of the part when that is less, so that a pool of a few blocks is not emptied at one stroke.
 fn slack(part: u64) -> u64 {
     (part / 16).clamp(1, EVICTION_BATCH)
+}
+
+// The weights by which stores are partitioned.
+
+/// The VMs and their pools, with their weights: what is guarded by the admission lock.
+#[derive(Default)]
+pub(crate) struct WeightTable(pub(crate) Vec<(VmId, Weight, Vec<PoolHandle>)>);
+
+impl WeightTable {
+    /// The partition of a store of `capacity` blocks as things stand.
+    pub(crate) fn partition(&self, store: StoreKind, capacity: u64, ssd_works: bool) -> Partition {
+        let vms: Vec<_> = self
+            .0
+            .iter()
+            .map(|(_, weight, pools)| {
+                let usages = pools.iter().map(|pool| PoolUsage {
+                    weight: pool.spec().weight_now(store, ssd_works),
+                    used: pool.used(store),
+                });
+                (*weight, usages.collect())
+            })
+            .collect();
+        Partition::new(capacity, &vms)
+    }
+
+    pub(crate) fn pool(&self, vm: usize, pool: usize) -> Option<&PoolHandle> {
+        self.0.get(vm).and_then(|(_, _, pools)| pools.get(pool))
+    }
 }
 
 #[cfg(test)]

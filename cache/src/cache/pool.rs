@@ -1,17 +1,17 @@
 //! A pool: what one container of one VM holds.
 
 use super::pool_curve::{Access, PoolCurve};
-use super::pool_worth::PoolWorth;
 use super::stats::Counts;
 use crate::block::{Block, Key};
 use crate::clock;
 use crate::config::{Policy, PoolSpec, StoreKind};
 use crate::ids::{PoolId, VmId};
 use crate::index::SlotRef;
+use crate::lock_rank::{LEAF, LOG, POLICY, Ranked, RankedGuard};
 use crate::policy::PoolPolicy;
+use crate::ssd_admission::PoolSsdAdmission;
 use crate::store::{Append, EXTENT_SLOTS, SegmentOwner, SsdLog, SsdStore};
 use justitia_share::Weight;
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,13 +23,13 @@ pub(crate) struct Pool {
     pub(crate) id: PoolId,
     pub(crate) vm: VmId,
     pub(crate) name: String,
-    spec: Mutex<PoolSpec>,
+    spec: Ranked<PoolSpec, LEAF>,
     /// Its blocks in memory, and their eviction policy.
-    pub(crate) policy: Mutex<PoolPolicy>,
+    pub(crate) policy: Ranked<PoolPolicy, POLICY>,
     /// Slots of the memory store that it holds, free ones included. Changed under the policy's lock.
     pub(crate) memory_used: AtomicU64,
     /// Its blocks on the SSD.
-    pub(crate) log: Mutex<SsdLog>,
+    pub(crate) log: Ranked<SsdLog, LOG>,
     /// Slots of the SSD store in its extents. Changed under the log's lock.
     pub(crate) ssd_used: AtomicU64,
     /// Its weight when its puts wait for the admission lock: its part of the whole, in ten-thousandths.
@@ -43,7 +43,7 @@ pub(crate) struct Pool {
     pub(crate) count: Counters,
     pub(crate) curve: PoolCurve,
     /// Of the SSD store.
-    pub(crate) worth: PoolWorth,
+    pub(crate) ssd_admission: PoolSsdAdmission,
 }
 
 impl Pool {
@@ -52,10 +52,10 @@ impl Pool {
             id,
             vm,
             name,
-            spec: Mutex::new(spec),
-            policy: Mutex::new(PoolPolicy::new(policy)),
+            spec: Ranked::new(spec),
+            policy: Ranked::new(PoolPolicy::new(policy)),
             memory_used: AtomicU64::new(0),
-            log: Mutex::default(),
+            log: Ranked::default(),
             ssd_used: AtomicU64::new(0),
             queue_weight: AtomicU32::new(1),
             write_weights: Default::default(),
@@ -63,7 +63,7 @@ impl Pool {
             was_hybrid: AtomicBool::new(false),
             count: Counters::default(),
             curve: PoolCurve::new(),
-            worth: PoolWorth::default(),
+            ssd_admission: PoolSsdAdmission::default(),
         }
     }
 
@@ -75,7 +75,7 @@ impl Pool {
         let before = std::mem::replace(&mut *self.spec.lock(), spec);
         let uses_ssd = |spec: PoolSpec| spec.weight(StoreKind::Ssd).is_some();
         if uses_ssd(spec) && !uses_ssd(before) {
-            self.worth.reset();
+            self.ssd_admission.reset();
         }
     }
 
@@ -120,14 +120,14 @@ impl Pool {
 
     /// The log, locked, if it is what the pool has on this store; `None` once the store is closed, since the
     /// log may be that of the next one by then.
-    pub(crate) fn log_on(&self, ssd: &SsdStore) -> Option<MutexGuard<'_, SsdLog>> {
+    pub(crate) fn log_on(&self, ssd: &SsdStore) -> Option<RankedGuard<'_, SsdLog>> {
         // A store is closed before the logs are emptied for its successor: open under the lock, it is this
         // one's.
         Some(self.log.lock()).filter(|_| !ssd.closed())
     }
 
     /// Appends a block to the pool's log on the SSD; an extent that is opened for it is the pool's from now on. A block that
-    /// is `renewed` has been in the log before.
+    /// is `reinserted` has been in the log before.
     pub(super) fn append(
         &self,
         log: &mut SsdLog,
@@ -135,11 +135,11 @@ impl Pool {
         key: Key,
         content: &Block,
         sum: u32,
-        renewed: bool,
+        reinserted: bool,
     ) -> Append {
         let (append, opened) = log.append(ssd, &self.segment_owner(), key, content, sum);
         if matches!(append, Append::Done(_)) {
-            log.count_renewal(renewed, self.entitlement(StoreKind::Ssd));
+            log.count_insertion(reinserted, self.entitlement(StoreKind::Ssd));
         }
         if opened {
             let extent = u64::from(EXTENT_SLOTS);
@@ -161,7 +161,7 @@ impl Pool {
         self.entitlement_in(store).load(Ordering::Relaxed)
     }
 
-    /// The pool is entitled to so many blocks of a store from now on.
+    /// Sets what the pool is entitled to of a store, in blocks.
     pub(crate) fn set_entitlement(&self, store: StoreKind, blocks: u64) {
         self.entitlement_in(store).store(blocks, Ordering::Relaxed);
         if store == StoreKind::Ssd {
@@ -200,7 +200,7 @@ pub(crate) struct Counters {
     pub(crate) evictions: Counter,
     pub(crate) demotions: Counter,
     pub(crate) promotions: Counter,
-    pub(crate) renewals: Counter,
+    pub(crate) reinsertions: Counter,
     pub(crate) ssd_write_bytes: Counter,
     pub(crate) invalidations: Counter,
     pub(crate) taken: Counter,
@@ -211,7 +211,7 @@ pub(crate) struct Counters {
     pub(crate) timed_hit_ns: Counter,
 }
 
-/// Of so many blocks that are found in memory, one is timed.
+/// One in this many blocks that are found in memory is timed.
 const TIMED: u64 = 64;
 
 impl Counters {
@@ -219,11 +219,11 @@ impl Counters {
     pub(super) fn moved(&self, to: SlotRef) {
         match to {
             SlotRef::Memory(_) => self.promotions.add(1),
-            SlotRef::Ssd(_) => self.renewals.add(1),
+            SlotRef::Ssd(_) => self.reinsertions.add(1),
         }
     }
 
-    /// A read of the disk, of so many blocks, has taken so long.
+    /// Counts a read of the disk: its blocks, and how long it has taken.
     pub(crate) fn disk_read(&self, blocks: u64, time: Duration) {
         self.disk_reads.add(1);
         self.disk_read_blocks.add(blocks);
@@ -231,7 +231,7 @@ impl Counters {
         self.disk_wait_us.add(us);
     }
 
-    /// Begins to time a lookup of so many blocks, if it is one of the sample.
+    /// Begins to time a lookup of `blocks` blocks, if it is one of the sample.
     pub(crate) fn begin_hit(&self, blocks: u64) -> Option<Instant> {
         (self.memory_hits.get() % TIMED < blocks).then(clock::now)
     }
@@ -267,7 +267,7 @@ impl Counters {
             evictions: self.evictions.get(),
             demotions: self.demotions.get(),
             promotions: self.promotions.get(),
-            renewals: self.renewals.get(),
+            reinsertions: self.reinsertions.get(),
             ssd_write_bytes: self.ssd_write_bytes.get(),
             invalidations: self.invalidations.get(),
             taken: self.taken.get(),

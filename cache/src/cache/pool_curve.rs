@@ -3,12 +3,12 @@
 //! Sampling, model and error: `docs/design/curves.md`. The hash of a block is the index's: its seed is the cache's own, so
 //! no guest can choose blocks that are sampled.
 
+use crate::lock_rank::{LEAF, Ranked};
 use justitia_share::curve::{
     DecayedHistogram, DistanceSampler, HALF_LIFE, MissRatioCurve, ReuseTimes, Sampler, SamplerUse,
     first_shift, next_shift,
 };
 use justitia_share::num::to_f64;
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ pub(crate) struct PoolCurve {
     eviction_time: AtomicU64,
     /// The largest size that the curve is wanted for, blocks.
     max_blocks: AtomicU64,
-    sampled: Mutex<Option<Box<Sampled>>>,
+    sampled: Ranked<Option<Box<Sampled>>, LEAF>,
     min_shift: AtomicU32,
 }
 
@@ -66,7 +66,7 @@ pub(crate) enum Access {
 }
 
 impl PoolCurve {
-    /// At most one block in 2^this is sampled: what a sampled hit costs more is paid by so many.
+    /// At most one block in 2^this is sampled, so that all hits together pay little for those that are.
     pub(crate) const MIN_SHIFT: u32 = 5;
 
     /// Of pools of tests, which are small, any part is sampled.
@@ -80,7 +80,7 @@ impl PoolCurve {
             clock: AtomicU64::new(0),
             eviction_time: AtomicU64::new(0),
             max_blocks: AtomicU64::new(0),
-            sampled: Mutex::new(None),
+            sampled: Ranked::default(),
             min_shift: AtomicU32::new(min_shift),
         }
     }
@@ -96,7 +96,7 @@ impl PoolCurve {
         self.min_shift.load(Ordering::Relaxed)
     }
 
-    /// The stores have this many blocks, and the pool is entitled to so many of them.
+    /// Sets the size of the stores, and what the pool is entitled to of them, in blocks.
     pub(crate) fn set_size(&self, capacity: u64, entitlement: u64) {
         self.max_blocks.store(capacity, Ordering::Relaxed);
         if self.sampled.lock().is_none() {
@@ -169,7 +169,7 @@ impl PoolCurve {
             .map_or(0.0, |sampled| sampled.rate(gets, Instant::now()))
     }
 
-    /// As if what was counted so far had happened so much earlier.
+    /// Shifts what was counted so far back in time.
     #[cfg(test)]
     fn make_older(&self, by: std::time::Duration) {
         if let Some(sampled) = self.sampled.lock().as_mut() {

@@ -1,28 +1,29 @@
 //! The cache itself: its index, its stores, its pools, and the locks between them.
 
 use super::admission_lock::AdmissionLock;
-use super::disk::DiskHandle;
+use super::disk::{DiskHandle, DiskState};
+use super::partition::WeightTable;
 use super::pool::PoolHandle;
-use super::registry::{PoolTable, Registry};
-use super::stores::Stores;
-use super::weight_table::WeightTable;
-use crate::block::BLOCK_BYTES;
-use crate::config::CacheConfig;
+use crate::block::{BLOCK_BYTES, Key};
 #[cfg(test)]
 use crate::config::StoreKind;
+use crate::config::{CacheConfig, Policy};
 use crate::error::CacheError;
-use crate::ids::PoolId;
-use crate::index::{Index, MAX_SLOTS};
-use crate::store::MemoryStore;
+use crate::ids::{DiskId, PoolId, VmId};
+use crate::index::{Index, Keys, Location, MAX_SLOTS, SlotRef};
+use crate::lock_rank::{REGISTRY, Ranked, SSD_CHANGE, SSD_RESIZE};
+use crate::residency::Residency;
 #[cfg(test)]
-use crate::worth::SsdAdmission;
+use crate::ssd_admission::SsdAdmission;
+use crate::store::{MemoryStore, SsdStore};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use justitia_share::Weight;
-use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Weak};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The cache.
 pub struct Cache {
@@ -33,10 +34,10 @@ pub struct Cache {
     pub(super) admission_lock: AdmissionLock<WeightTable>,
     /// Free slots that a pool takes at once.
     pub(super) batch: AtomicU32,
-    pub(super) registry: Mutex<Registry>,
-    pub(super) ssd_change: Mutex<()>,
+    pub(super) registry: Ranked<Registry, REGISTRY>,
+    pub(super) ssd_change: Ranked<(), SSD_CHANGE>,
     /// Held from the beginning of a change of the SSD store to its end, so that there is one at a time.
-    pub(super) ssd_resize: Mutex<()>,
+    pub(super) ssd_resize: Ranked<(), SSD_RESIZE>,
 }
 
 impl Cache {
@@ -69,9 +70,9 @@ impl Cache {
             pools: ArcSwap::default(),
             admission_lock: AdmissionLock::default(),
             batch: AtomicU32::new(1),
-            registry: Mutex::default(),
-            ssd_change: Mutex::new(()),
-            ssd_resize: Mutex::new(()),
+            registry: Ranked::default(),
+            ssd_change: Ranked::default(),
+            ssd_resize: Ranked::default(),
         });
         if let Some(ssd) = &config.ssd {
             cache.open_ssd(ssd)?;
@@ -112,8 +113,13 @@ impl Cache {
 
     /// Decides what of a pool is admitted to the SSD.
     #[cfg(test)]
-    pub(crate) fn set_worth(&self, pool: PoolId, worth: SsdAdmission) -> Result<(), CacheError> {
-        self.pool(pool).map(|pool| pool.worth.set(worth))
+    pub(crate) fn set_ssd_admission(
+        &self,
+        pool: PoolId,
+        admission: SsdAdmission,
+    ) -> Result<(), CacheError> {
+        self.pool(pool)
+            .map(|pool| pool.ssd_admission.set(admission))
     }
 
     /// What an audit checks.
@@ -176,4 +182,120 @@ fn machine_memory() -> u64 {
     let info = rustix::system::sysinfo();
     let bytes = u128::from(info.totalram) * u128::from(info.mem_unit);
     u64::try_from(bytes).unwrap_or(u64::MAX).min(1 << 40)
+}
+
+// The VMs, pools and disks that the cache knows, and the configuration.
+
+/// Pools that a cache can have at one time: as many as a slot's record can name.
+pub(super) const MAX_POOLS: u32 = 1 << 19;
+
+/// What is known, under one lock that no get or put takes.
+#[derive(Default)]
+pub(super) struct Registry {
+    pub(super) config: CacheConfig,
+    /// Why the SSD store that is configured could not be had.
+    pub(super) ssd_refused: Option<String>,
+    pub(super) vms: BTreeMap<VmId, VmEntry>,
+    pub(super) disks: BTreeMap<DiskId, DiskHandle>,
+    /// Disks that were removed, which somebody may still serve.
+    removed: Vec<Weak<DiskState>>,
+    /// Never given twice.
+    next: u32,
+}
+
+/// What the cache knows of a VM: the one place of its weight, its policy, and its pools.
+pub(super) struct VmEntry {
+    pub(super) name: String,
+    pub(super) weight: Weight,
+    pub(super) policy: Policy,
+    pub(super) pools: Vec<PoolHandle>,
+    pub(super) disks: Vec<DiskHandle>,
+    /// What its guest holds, if that is tracked.
+    pub(super) residency: Option<Arc<Residency>>,
+}
+
+/// The pools by index; places that are free are `None`.
+pub(super) type PoolTable = Vec<Option<PoolHandle>>;
+
+impl Registry {
+    pub(super) fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    pub(super) fn vm(&mut self, vm: VmId) -> Result<&mut VmEntry, CacheError> {
+        self.vms.get_mut(&vm).ok_or(CacheError::NoVm(vm))
+    }
+
+    pub(super) fn disk(&self, disk: DiskId) -> Result<DiskHandle, CacheError> {
+        let known = self.disks.get(&disk).cloned();
+        known.ok_or(CacheError::NoDisk(disk))
+    }
+
+    /// Forgets a disk that is closed and purged.
+    pub(super) fn forget_disk(&mut self, disk: &DiskHandle) {
+        self.disks.remove(&disk.id);
+        self.removed.push(Arc::downgrade(disk));
+    }
+
+    /// Its number follows from its name, as far as it is free: the next daemon gives it the same, and so knows its blocks.
+    pub(super) fn add_disk(&mut self, vm: VmId, name: &str) -> Result<DiskId, CacheError> {
+        let owner = self.vm(vm)?;
+        let wanted = xxh3_64(format!("{}\0{name}", owner.name).as_bytes());
+        let first = owner.pools.first().cloned();
+        let pool = first.ok_or(CacheError::NoVm(vm))?;
+        // A number is free once no disk that has it can be read any more.
+        self.removed.retain(|disk| disk.strong_count() > 0);
+        let removed = self.removed.iter().filter_map(Weak::upgrade);
+        let removed = removed.map(|disk| disk.id.number);
+        let taken = self.disks.keys().map(|d| d.number).chain(removed);
+        let taken: std::collections::BTreeSet<_> = taken.collect();
+        let first_number = u32::try_from(wanted % u64::from(Key::MAX_DISKS)).unwrap_or(0);
+        let number = (0..Key::MAX_DISKS)
+            .map(|n| first_number.wrapping_add(n) % Key::MAX_DISKS)
+            .find(|n| !taken.contains(n))
+            .ok_or(CacheError::TooMany {
+                what: "disks",
+                limit: Key::MAX_DISKS,
+            })?;
+        let id = DiskId {
+            number,
+            generation: self.number(),
+        };
+        let owner = self.vm(vm)?;
+        let residency = owner.residency.clone();
+        let disk = Arc::new(DiskState::new(id, vm, name.to_owned(), pool, residency));
+        owner.disks.push(disk.clone());
+        self.disks.insert(id, disk);
+        Ok(id)
+    }
+}
+
+// The stores together, as the index sees them.
+
+pub(crate) struct Stores {
+    pub(crate) memory: MemoryStore,
+    /// The SSD store, in use or failed. The index names slots of this one only: one that is replaced is
+    /// closed and swept out of the index first.
+    pub(crate) ssd: ArcSwapOption<SsdStore>,
+}
+
+impl Stores {
+    /// The SSD store, if there is one that takes blocks.
+    pub(crate) fn working_ssd(&self) -> Option<Arc<SsdStore>> {
+        self.ssd.load_full().filter(|ssd| !ssd.closed())
+    }
+}
+
+impl Keys for Stores {
+    fn key(&self, location: Location) -> Key {
+        match location.slot() {
+            SlotRef::Memory(slot) => self.memory.key(slot),
+            SlotRef::Ssd(slot) => self
+                .ssd
+                .load()
+                .as_ref()
+                .map_or(Key::from_raw(u64::MAX), |ssd| ssd.key(slot)),
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::config::{Policy, StoreKind};
 use crate::ids::{DiskId, PoolId, VmId};
-use crate::worth::SsdAdmission;
+use crate::ssd_admission::SsdAdmission;
 use justitia_api::CurveStatus;
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ pub struct Counts {
     /// Blocks of hybrid pools that went from the SSD to memory.
     pub promotions: u64,
     /// Blocks of hybrid pools that were written to the SSD again, since they were used and would have been evicted soon.
-    pub renewals: u64,
+    pub reinsertions: u64,
     /// Bytes written to the SSD, in segments of 64 KiB, whether all of a segment were still blocks or not.
     pub ssd_write_bytes: u64,
     /// Blocks removed because their content changed on disk.
@@ -57,7 +57,7 @@ impl Counts {
         self.evictions += more.evictions;
         self.demotions += more.demotions;
         self.promotions += more.promotions;
-        self.renewals += more.renewals;
+        self.reinsertions += more.reinsertions;
         self.invalidations += more.invalidations;
         self.taken += more.taken;
         self.disk_reads += more.disk_reads;

@@ -1,8 +1,6 @@
 //! A disk that is read and written through the cache.
 
 mod cached;
-mod miss;
-mod read;
 
 #[cfg(test)]
 mod test;
@@ -11,8 +9,8 @@ mod test_hybrid;
 #[cfg(test)]
 mod test_put;
 #[cfg(test)]
-mod test_worth;
+mod test_ssd_admission;
 
 pub use cached::CachedDisk;
 
-pub(crate) use miss::{MissFill, MissRemainder};
+pub(crate) use cached::{MissFill, MissRemainder};

@@ -135,19 +135,19 @@ fn a_loop_twice_as_large_as_memory_is_served_by_both_and_settles() {
 
 /// What fits the SSD, but takes up more than three quarters of the pool's part, is not written again each time it is read.
 #[test]
-fn a_loop_that_fills_the_part_of_the_ssd_is_not_renewed_for_ever() {
+fn a_loop_that_fills_the_part_of_the_ssd_is_not_reinserted_for_ever() {
     for part in [MEMORY * 5 / 4, MEMORY * 9 / 8] {
         let rig = Rig::with_ssd(Policy::Sieve, Mode::Inclusive, both(), part);
         for _ in 0..12 {
             rig.round(0..BLOCKS, false);
         }
-        let renewals = || rig.cache.stats().vms[0].pools[1].counts.renewals;
-        let before = renewals();
+        let reinsertions = || rig.cache.stats().vms[0].pools[1].counts.reinsertions;
+        let before = reinsertions();
         let [_, ssd, ..] = rig.round(0..BLOCKS, false);
-        let renewed = renewals() - before;
-        println!("{ssd} hits on an SSD of {part} blocks, {renewed} renewed");
+        let reinserted = reinsertions() - before;
+        println!("{ssd} hits on an SSD of {part} blocks, {reinserted} reinserted");
         assert!(ssd > MEMORY / 2, "{ssd}");
-        assert!(renewed < ssd / 10, "{renewed} of {ssd}");
+        assert!(reinserted < ssd / 10, "{reinserted} of {ssd}");
         rig.cache.audit();
     }
 }

@@ -1,14 +1,16 @@
 //! The requests of one connection that are under way.
 
-use super::completion::CompletionQueue;
-use super::executor::Executor;
 use super::in_flight::{Ended, InFlight};
-use super::limits::IoLimits;
 use super::request::{IoRequest, Outcome};
+use super::vm::Vm;
 use super::volume::Volume;
+use super::workers::{Job, Workers};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a front end needs to answer a request.
 pub(crate) trait RequestContext: Send + 'static {
@@ -199,4 +201,123 @@ fn answer<C: RequestContext>(
     let bytes = request.buffer_bytes();
     drop(request.ticket);
     Completion::Reply(request.context.reply(result), bytes)
+}
+
+// The threads that wait for disks and for the SSD store.
+
+/// Two pools of threads, shared by all front ends: one waits for disks, which may hang, the other for the SSD store.
+#[derive(Clone)]
+pub(crate) struct Executor {
+    disk: Workers,
+    ssd: Workers,
+}
+
+impl Executor {
+    pub(crate) fn new(limits: &IoLimits) -> Self {
+        Self {
+            disk: Workers::new(limits.workers, limits.workers / 4),
+            // All of these threads wait for the same device: a limit per VM would keep nothing free for others.
+            ssd: Workers::new(limits.ssd_workers, limits.ssd_workers),
+        }
+    }
+
+    /// Runs `job` on a thread that may wait for a disk.
+    fn submit_disk(&self, vm: &Vm, job: Job) {
+        self.disk.submit(&vm.disk_queue, job);
+    }
+
+    /// Runs `job` on a thread that may wait for the SSD store.
+    fn submit_ssd(&self, vm: &Vm, job: Job) {
+        self.ssd.submit(&vm.ssd_queue, job);
+    }
+}
+
+// What a front end allows its clients.
+
+/// Limits of requests in flight and of the threads that wait for disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoLimits {
+    /// Requests of one connection that wait for a disk.
+    pub in_flight: usize,
+    /// Bytes of payload that they hold.
+    pub in_flight_bytes: usize,
+    /// Connections of one VM.
+    pub vm_connections: usize,
+    /// Threads that wait for disks, for all clients together. One VM has at most a quarter of them.
+    pub workers: usize,
+    /// Threads that wait for the SSD store, for all clients together.
+    pub ssd_workers: usize,
+    /// Read and write images through io_uring where the host has it; otherwise worker threads do it.
+    pub io_uring: bool,
+}
+
+impl Default for IoLimits {
+    fn default() -> Self {
+        Self {
+            in_flight: 128,
+            in_flight_bytes: 32 << 20,
+            vm_connections: 64,
+            workers: 64,
+            ssd_workers: 16,
+            io_uring: true,
+        }
+    }
+}
+
+// Where worker threads leave what they have done for the connection's thread.
+
+/// A queue with an eventfd, which is written only when the connection's thread sleeps.
+pub(super) struct CompletionQueue<T> {
+    ready: Mutex<Vec<T>>,
+    /// The connection's thread sleeps, or is about to: wake it.
+    sleeping: AtomicBool,
+    event: OwnedFd,
+}
+
+impl<T> CompletionQueue<T> {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            ready: Mutex::default(),
+            sleeping: AtomicBool::new(false),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Called by a worker thread.
+    pub(super) fn push(&self, completion: T) {
+        self.ready.lock().push(completion);
+        if self.sleeping.swap(false, Ordering::SeqCst)
+            && let Err(e) = rustix::io::write(&self.event, &1u64.to_ne_bytes())
+        {
+            tracing::error!("cannot wake a connection: {e}");
+        }
+    }
+
+    /// Called by the connection's thread: everything that is ready.
+    pub(super) fn collect(&self) -> Vec<T> {
+        std::mem::take(&mut *self.ready.lock())
+    }
+
+    /// Called by the connection's thread before it sleeps: `false` when there is something to collect first.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.sleeping.store(true, Ordering::SeqCst);
+        let empty = self.ready.lock().is_empty();
+        if !empty {
+            self.sleeping.store(false, Ordering::SeqCst);
+        }
+        empty
+    }
+
+    /// Called by the connection's thread after it has slept.
+    pub(super) fn awake(&self) {
+        // Still set: no worker has written to the event.
+        if !self.sleeping.swap(false, Ordering::SeqCst) {
+            let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+        }
+    }
+
+    /// Readable when a worker has pushed something while the thread slept.
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
 }

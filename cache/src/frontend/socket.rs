@@ -1,17 +1,19 @@
 //! Unix sockets that no other user can connect to or replace.
 
 use justitia_regular_file as regular_file;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Why a socket cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +117,7 @@ pub(crate) fn unix_listener(path: &Path, access: SocketAccess) -> Result<OwnedFd
     let errno = |e: Errno| io_error(e.into());
     let address = SocketAddrUnix::new(path).map_err(errno)?;
     check_directory(path)?;
-    // A socket refuses connections when nobody has it open, and also between bind and listen: the lock excludes that.
+    // A socket refuses connections when no process has it open, and also between bind and listen: the lock excludes that.
     let _lock = lock(path)?;
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
@@ -166,7 +168,7 @@ fn lock(path: &Path) -> Result<File, ListenError> {
     }
 }
 
-/// Checks that nobody has the socket at `path` open.
+/// Checks that no process has the socket at `path` open.
 fn check_unused(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {
     let connected = socket(SocketFlags::NONBLOCK).and_then(|socket| connect(&socket, address));
     match connected {
@@ -178,5 +180,39 @@ fn check_unused(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError
             what: path.display().to_string(),
             source: other.into(),
         }),
+    }
+}
+
+// Waiting for clients, until woken: a listening socket may be systemd's, or the next daemon's, and must not be shut down.
+
+/// Wakes the thread that accepts a listener's clients.
+#[derive(Clone)]
+pub(crate) struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    /// For the thread that accepts clients of `socket`, which never waits from now on.
+    pub(crate) fn new(socket: impl AsFd) -> io::Result<Self> {
+        ioctl_fionbio(socket, true)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self(Arc::new(wake)))
+    }
+
+    /// Wakes it, now and whenever it waits again.
+    pub(crate) fn wake(&self) {
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Readable from when it was woken on, for those who wait for more than this.
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Waits until there is a client, or until woken.
+    pub(crate) fn wait(&self, socket: impl AsFd) {
+        let mut both = [
+            PollFd::new(&socket, PollFlags::IN),
+            PollFd::new(&*self.0, PollFlags::IN),
+        ];
+        while poll(&mut both, None) == Err(Errno::INTR) {}
     }
 }

@@ -7,10 +7,10 @@ use super::workers::VmQueue;
 use crate::cache::{Cache, PoolHandle};
 use crate::error::CacheError;
 use crate::ids::{PoolId, VmId};
+use crate::lock_rank::{Ranked, VM_POOLS};
 use arc_swap::ArcSwap;
 use justitia_link::DEFAULT_POOL;
 use justitia_share::Weight;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -71,7 +71,7 @@ pub struct Vm {
     /// Its requests that wait for a thread that reads the SSD store.
     pub(super) ssd_queue: Arc<VmQueue>,
     /// Its pools, which the host and, over its port, its guest change.
-    pub(crate) pools: Mutex<VmPools>,
+    pub(crate) pools: Ranked<VmPools, VM_POOLS>,
     /// The pools of its containers, for front ends whose requests have tags.
     pub(crate) tags: Arc<PoolTags>,
     connections: AtomicUsize,
@@ -111,7 +111,7 @@ impl Vm {
             clients,
             disk_queue: Arc::default(),
             ssd_queue: Arc::default(),
-            pools: Mutex::new(VmPools {
+            pools: Ranked::new(VmPools {
                 pools: BTreeMap::new(),
                 next: DEFAULT_POOL,
                 tags: Arc::clone(&tags),

@@ -1,16 +1,22 @@
 //! A disk as front ends serve it.
 
-use super::backend::{Allocation, Backend};
-use super::gate::Gates;
-use super::log_limit::LogLimit;
+use super::budget::LogLimit;
 use super::vm::{ContainerTag, Vm};
+use super::write_order::Gates;
 use super::write_order::WriteOrder;
-use crate::cache::PoolHandle;
+use crate::backing::RawDisk;
+use crate::block_dev::{Disk, DiskFile};
+use crate::cache::{PoolHandle, WriteGuard};
+use crate::disk::{CachedDisk, MissFill, MissRemainder};
+use crate::ids::PoolId;
 use justitia_link::Serial;
-use serde::Serialize;
+use rustix::fs::{FileType, fstat};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 /// A disk under a name, with its VM and its counters.
 pub struct Volume {
@@ -18,7 +24,7 @@ pub struct Volume {
     serial: Option<Serial>,
     read_only: bool,
     backend: Backend,
-    allocation: Option<Arc<dyn Allocation>>,
+    image: Option<Arc<RawDisk>>,
     vm: Arc<Vm>,
     counters: Counters,
     /// Of its writes, whatever connection they came by.
@@ -75,7 +81,7 @@ impl Volume {
             serial: None,
             read_only: false,
             backend,
-            allocation: None,
+            image: None,
             vm: Arc::default(),
             counters: Counters::default(),
             write_order: Arc::default(),
@@ -100,8 +106,8 @@ impl Volume {
 
     /// Answers requests for allocated extents from this.
     #[must_use]
-    pub fn allocation(mut self, from: Arc<dyn Allocation>) -> Self {
-        self.allocation = Some(from);
+    pub fn image(mut self, from: Arc<RawDisk>) -> Self {
+        self.image = Some(from);
         self
     }
 
@@ -179,15 +185,15 @@ impl Volume {
         }
     }
 
-    /// The extents of a range; without an [`Allocation`] all of it is data.
+    /// The extents of a range; without an image all of it is data.
     pub(super) fn extents(
         &self,
         off: u64,
         count: u64,
         limit: usize,
     ) -> io::Result<Vec<(u64, bool)>> {
-        match &self.allocation {
-            Some(allocation) => allocation.extents(off, count, limit),
+        match &self.image {
+            Some(image) => image.extents(off, count, limit),
             None => Ok(vec![(count, false)]),
         }
     }
@@ -201,7 +207,7 @@ impl Volume {
         found
     }
 
-    /// A read of so many bytes was answered from the cache without waiting.
+    /// Counts a read of `bytes` that was answered from the cache without waiting.
     pub(crate) fn count_inline_hit(&self, bytes: u64) {
         self.counters.inline_hits.fetch_add(1, Ordering::Relaxed);
         self.count_read(bytes);
@@ -229,4 +235,206 @@ impl Volume {
     pub(crate) fn count_error(&self) {
         self.counters.errors.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+// The disk behind a volume: cached or not.
+
+/// The disk behind a volume.
+pub enum Backend {
+    /// Read through the cache.
+    Cached(CachedDisk),
+    /// Read and written as it is.
+    Plain(Arc<dyn Disk>),
+}
+
+impl Backend {
+    /// The disk, cached or not.
+    #[must_use]
+    pub fn disk(&self) -> &dyn Disk {
+        match self {
+            Self::Cached(disk) => disk,
+            Self::Plain(disk) => disk,
+        }
+    }
+
+    /// The file that an io_uring may transfer to and from, if there is one.
+    pub(crate) fn file(&self) -> Option<&DiskFile> {
+        match self {
+            Self::Cached(disk) => disk.backing().file(),
+            Self::Plain(disk) => disk.file(),
+        }
+    }
+
+    /// A pool of the disk's VM, if there is one of this number.
+    pub(crate) fn pool(&self, id: PoolId) -> Option<PoolHandle> {
+        match self {
+            Self::Cached(disk) => disk.pool_of(id),
+            Self::Plain(_) => None,
+        }
+    }
+
+    /// Copies what the cache has in memory, without waiting; `None` when that is all. What is missing is for `pool`, or
+    /// for the disk's own.
+    pub(crate) fn look_up(
+        &self,
+        pool: Option<&PoolHandle>,
+        buf: &mut [u8],
+        off: u64,
+    ) -> Option<MissRemainder> {
+        match self {
+            Self::Cached(disk) => {
+                let mut remainder = disk.look_up(pool.unwrap_or(&disk.pool), buf, off)?;
+                remainder.pool = pool.cloned();
+                Some(remainder)
+            }
+            Self::Plain(_) => Some(MissRemainder::default()),
+        }
+    }
+
+    /// Reads what a lookup left, and waits for it.
+    pub(crate) fn finish(
+        &self,
+        remainder: MissRemainder,
+        buf: &mut [u8],
+        off: u64,
+    ) -> io::Result<()> {
+        match self {
+            Self::Cached(disk) => {
+                let pool = remainder.pool.clone();
+                disk.finish(pool.as_ref().unwrap_or(&disk.pool), remainder, buf, off)
+            }
+            Self::Plain(disk) => disk.read_at(buf, off),
+        }
+    }
+
+    /// Reads what a lookup found on the SSD store, and waits for it; `true` when nothing is missing then.
+    pub(crate) fn read_ssd(&self, remainder: &mut MissRemainder, buf: &mut [u8], off: u64) -> bool {
+        match self {
+            Self::Cached(disk) => {
+                let pool = remainder.pool.clone();
+                disk.read_pending(pool.as_ref().unwrap_or(&disk.pool), remainder, buf, off)
+            }
+            Self::Plain(_) => false,
+        }
+    }
+
+    /// What is to be read of the disk for what a lookup left.
+    pub(crate) fn begin_fill(
+        &self,
+        remainder: &MissRemainder,
+        off: u64,
+        count: u64,
+    ) -> Option<MissFill> {
+        match self {
+            Self::Cached(disk) => disk.begin_fill(remainder, off, count),
+            Self::Plain(_) => Some(MissFill::only(off..off + count)),
+        }
+    }
+
+    /// Puts into the cache what was read.
+    pub(crate) fn end_fill(&self, fill: &MissFill, content: &[u8]) {
+        if let Self::Cached(disk) = self {
+            disk.end_fill(fill.pool.as_ref().unwrap_or(&disk.pool), fill, content);
+        }
+    }
+
+    /// Begins a write of a byte range: the cache holds nothing of it until the guard is dropped.
+    pub(crate) fn begin_write(&self, off: u64, len: u64) -> Option<WriteGuard> {
+        match self {
+            Self::Cached(disk) => Some(disk.begin_write(off, len)),
+            Self::Plain(_) => None,
+        }
+    }
+}
+
+// What a client knows of a disk, which must be so for as long as it is connected.
+
+/// What a client was told of a disk, and which image that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DiskIdentity {
+    /// Bytes.
+    pub(crate) size: u64,
+    read_only: bool,
+    /// Device and inode of its file, or the number of the device that it is. Ports have no image.
+    image: Option<[u64; 2]>,
+}
+
+impl DiskIdentity {
+    pub(crate) fn of(volume: &Volume) -> Self {
+        let file = volume.backend().file();
+        let found = file.and_then(|file| fstat(file.file()).ok());
+        let image = found.map(|found| {
+            if FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice {
+                [0, found.st_rdev]
+            } else {
+                [found.st_dev, found.st_ino]
+            }
+        });
+        Self {
+            size: volume.size(),
+            read_only: volume.is_read_only(),
+            image,
+        }
+    }
+
+    /// Is `now` the same disk? It may have grown.
+    pub(crate) fn holds(&self, now: &Self) -> bool {
+        let size = self.size.max(now.size);
+        (Self { size, ..*self }) == *now
+    }
+}
+
+// The flush of all disks when the daemon ends.
+
+/// What [`flush_each`] could not do, in one error.
+///
+/// # Errors
+/// When there is any.
+pub(crate) fn said(failed: &BTreeMap<String, String>) -> io::Result<()> {
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let each = failed
+        .iter()
+        .map(|(name, why)| format!("disk {name:?}: {why}"));
+    Err(io::Error::other(each.collect::<Vec<_>>().join("; ")))
+}
+
+/// Flushes the disks that are writable, each on a thread of its own: one may hang. Those that have not answered at
+/// `deadline` are left behind. Returns the names of the disks that could not be flushed, and why.
+pub(crate) fn flush_each(volumes: &[Arc<Volume>], deadline: Instant) -> BTreeMap<String, String> {
+    let (answer, answers) = mpsc::channel();
+    let mut waiting = BTreeMap::new();
+    let mut failed = BTreeMap::new();
+    for (at, volume) in volumes.iter().enumerate() {
+        if volume.is_read_only() {
+            continue;
+        }
+        let (flushed, answer) = (Arc::clone(volume), answer.clone());
+        let started = std::thread::Builder::new()
+            .name("justitia-flush".into())
+            .spawn(move || {
+                // The receiver is gone where the disk was left behind.
+                let _ = answer.send((at, flushed.backend().disk().flush()));
+            });
+        match started {
+            Ok(_) => _ = waiting.insert(at, volume.name()),
+            Err(e) => _ = failed.insert(volume.name().to_owned(), e.to_string()),
+        }
+    }
+    drop(answer);
+    while !waiting.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok((at, result)) = answers.recv_timeout(left) else {
+            break;
+        };
+        if let (Some(name), Err(e)) = (waiting.remove(&at), result) {
+            failed.insert(name.to_owned(), e.to_string());
+        }
+    }
+    let hung = waiting.values();
+    let why = "no answer, it was left behind";
+    failed.extend(hung.map(|name| ((*name).to_owned(), why.to_owned())));
+    failed
 }

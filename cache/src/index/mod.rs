@@ -5,18 +5,14 @@
 //! slot's content does not change. Nothing else may be locked while a shard is locked, but for
 //! leaves that lock nothing further.
 
-mod location;
-mod regions;
 mod table;
 
-pub(crate) use location::{Location, MAX_SLOTS, SlotRef};
-pub(crate) use regions::REGION;
-pub(crate) use table::{EntryRef, Table, scale};
+pub(crate) use table::{EntryRef, Location, MAX_SLOTS, REGION, SlotRef, Table, scale};
 
 use crate::block::{Key, MAX_BLOCK};
-use parking_lot::{Mutex, MutexGuard};
-use regions::Regions;
+use crate::lock_rank::{Ranked, RankedGuard, SHARD};
 use std::ops::Range;
+use table::Regions;
 
 /// Shards. Sixteen threads that hit at random meet on one of 256 with a probability of a few per cent.
 const SHARDS: usize = 256;
@@ -33,7 +29,7 @@ pub(crate) trait Keys {
 /// A shard on cache lines of its own.
 #[repr(align(128))]
 #[derive(Default)]
-struct Shard(Mutex<Table>);
+struct Shard(Ranked<Table, SHARD>);
 
 /// The index.
 pub(crate) struct Index {
@@ -44,7 +40,7 @@ pub(crate) struct Index {
 
 /// A locked shard, and the key that it was locked for.
 pub(crate) struct Entry<'a> {
-    table: MutexGuard<'a, Table>,
+    table: RankedGuard<'a, Table>,
     regions: &'a Regions,
     key: Key,
     hash: u64,

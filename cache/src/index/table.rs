@@ -5,8 +5,9 @@
 //! stop and a removal leaves no tombstone. The table stores no keys: the caller decides, by the location, whether an entry
 //! is the one (the stores know the key of each slot).
 
-use super::location::Location;
+use crate::block::Key;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Places in a bucket: as many as fit a cache line with their tags and the counter.
 const ENTRIES: usize = 12;
@@ -17,7 +18,7 @@ const FULL_PERCENT: usize = 88;
 const GROW_PERCENT: usize = 112;
 
 /// The highest value of the use counter in a tag.
-pub(crate) const MAX_USES: u8 = 3;
+const MAX_USES: u8 = 3;
 
 /// Where in the table an entry is. Valid until the table changes.
 #[derive(Clone, Copy)]
@@ -223,6 +224,116 @@ pub(crate) fn scale(hash: u64, count: usize) -> usize {
     let count = u64::try_from(count).unwrap_or(u64::MAX);
     let scaled = ((hash & u64::from(u32::MAX)).wrapping_mul(count)) >> 32;
     usize::try_from(scaled).unwrap_or(0)
+}
+
+// The location of a block.
+
+/// A slot of a store, in 32 bits: memory or SSD, and which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Location(u32);
+
+const SSD: u32 = 1 << 31;
+
+/// Slots that a store can have: 8 TiB.
+pub(crate) const MAX_SLOTS: u32 = SSD - 1;
+
+/// A slot of the memory store or of the SSD store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotRef {
+    Memory(u32),
+    Ssd(u32),
+}
+
+impl Location {
+    /// No slot of any store.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    pub(crate) const fn memory(slot: u32) -> Self {
+        Self(slot)
+    }
+
+    pub(crate) const fn ssd(slot: u32) -> Self {
+        Self(slot | SSD)
+    }
+
+    pub(crate) const fn slot(self) -> SlotRef {
+        if self.0 & SSD == 0 {
+            SlotRef::Memory(self.0)
+        } else {
+            SlotRef::Ssd(self.0 & !SSD)
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn raw(self) -> u32 {
+        self.0
+    }
+}
+
+// How many blocks the index has of each region of a disk. A write of a large range looks only where there are some:
+// its cost follows from what is cached there, not from its length.
+
+/// Blocks of a region (256 MiB).
+pub(crate) const REGION: u64 = 1 << 16;
+
+/// Counters of all disks (64 KiB of memory). Regions that share one cost time, if one of them is empty.
+const COUNTERS: usize = 1 << 14;
+
+/// The counters. Those of a block's region change while the block's shard is locked.
+pub(super) struct Regions(Box<[AtomicU32]>);
+
+impl Regions {
+    pub(super) fn new() -> Self {
+        Self((0..COUNTERS).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    fn counter(&self, disk: u64, region: u64, seed: u64) -> &AtomicU32 {
+        // Neither disks nor regions have more than 24 bits.
+        let hash = Key::from_raw(disk << 24 | region).hash(seed);
+        &self.0[scale(hash, COUNTERS)]
+    }
+
+    fn of(&self, key: Key, seed: u64) -> &AtomicU32 {
+        self.counter(key.disk(), key.block() / REGION, seed)
+    }
+
+    /// The index has one block more.
+    pub(super) fn add(&self, key: Key, seed: u64) {
+        self.of(key, seed).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The index has one block less.
+    pub(super) fn take(&self, key: Key, seed: u64) {
+        self.of(key, seed).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Heap bytes.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+
+    /// Blocks that are counted.
+    #[cfg(test)]
+    pub(super) fn total(&self) -> usize {
+        let counts = self.0.iter().map(|c| c.load(Ordering::Relaxed));
+        usize::try_from(counts.sum::<u32>()).unwrap()
+    }
+
+    /// The parts of `blocks` of a disk that lie in regions of which the index may have some.
+    pub(super) fn occupied(
+        &self,
+        disk: u64,
+        blocks: Range<u64>,
+        seed: u64,
+    ) -> impl Iterator<Item = Range<u64>> {
+        let regions = blocks.start / REGION..blocks.end.div_ceil(REGION);
+        let some =
+            move |region: &u64| self.counter(disk, *region, seed).load(Ordering::Relaxed) > 0;
+        regions.filter(some).map(move |region| {
+            let start = region * REGION;
+            start.max(blocks.start)..(start + REGION).min(blocks.end)
+        })
+    }
 }
 
 #[cfg(test)]

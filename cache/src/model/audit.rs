@@ -56,7 +56,8 @@ impl Cache {
         );
         let mut on_ssd = 0;
         // All at once: a writer may still be giving back an extent whose units it has written.
-        let logs: Vec<_> = pools.iter().flatten().map(|p| (p, p.log.lock())).collect();
+        let logs = pools.iter().flatten();
+        let logs: Vec<_> = logs.map(|p| (p, p.log.lock_out_of_order())).collect();
         if let Some(ssd) = stores.working_ssd() {
             let mut extents = 0;
             for (pool, log) in &logs {

@@ -1,12 +1,12 @@
 //! What guests of the model offer in messages, each sent twice.
 
+use super::cache_model::{CacheModel, SIZES, VM_OF};
 use super::port::serial;
-use super::world::{SIZES, VM_OF, World};
 use crate::block::{BLOCK_SIZE, Block};
 use crate::block_dev::Disk;
 use justitia_link::{Area, MAX_BLOCKS, PAGE, PutWriter};
 
-impl World {
+impl CacheModel {
     /// Offers blocks of a disk over the port of its VM, and the same message again. What is accepted is right; the second
     /// time nothing is. The other VM's port knows no such disk.
     pub(super) fn offer_over_port(&mut self, d: usize, pool: u32, blocks: &[(usize, Block)]) {

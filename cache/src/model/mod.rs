@@ -1,6 +1,7 @@
 //! The cache against an oracle: no stale or foreign byte, ever.
 
 mod audit;
+mod cache_model;
 pub(crate) mod fault;
 mod messages;
 mod offers;
@@ -11,4 +12,3 @@ mod reconfigure;
 mod sequence;
 mod step;
 mod stress;
-mod world;

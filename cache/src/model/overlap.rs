@@ -12,9 +12,9 @@
 //! change ([`crate::disk::WriteGuard`]). Removing once more when a change ends would change nothing: from its
 //! beginning to its end nothing is filled.
 
+use super::cache_model::CacheModel;
 use super::fault::{FaultDisk, Moment};
 use super::op::{Other, Overlap};
-use super::world::World;
 use crate::block::{self, BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::block_dev::Disk;
 use crate::cache::Cache;
@@ -35,7 +35,7 @@ enum Found {
     Nothing,
 }
 
-impl World {
+impl CacheModel {
     /// Reads see each byte as it was before or as it is afterwards; what is read after all of it is what was
     /// written.
     pub(super) fn during(&mut self, d: usize, p: usize, overlap: &Overlap) {

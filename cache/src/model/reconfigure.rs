@@ -1,11 +1,11 @@
 //! One step: a change of the configuration, or a fault.
 
+use super::cache_model::{CacheModel, VM_OF, policy, start, start_ssd};
 use super::op::Op;
 use super::port::Ports;
-use super::world::{VM_OF, World, policy, start, start_ssd};
 use crate::block::BLOCK_SIZE;
 use crate::config::{PoolSpec, StoreKind};
-use crate::worth::SsdAdmission;
+use crate::ssd_admission::SsdAdmission;
 use justitia_share::Weight;
 use std::sync::atomic::Ordering;
 
@@ -14,10 +14,10 @@ fn weight(of: u16) -> Weight {
 }
 
 /// Mostly all.
-const fn worth(of: u8) -> SsdAdmission {
+const fn ssd_admission(of: u8) -> SsdAdmission {
     match of {
         0 => SsdAdmission::Sample,
-        1 => SsdAdmission::Leave,
+        1 => SsdAdmission::Bypass,
         _ => SsdAdmission::All,
     }
 }
@@ -30,7 +30,7 @@ const fn store(ssd: bool) -> StoreKind {
     }
 }
 
-impl World {
+impl CacheModel {
     /// A change of a VM, a pool or a disk.
     pub(super) fn reconfigure(&mut self, op: &Op) {
         let cache = &self.cache;
@@ -42,7 +42,9 @@ impl World {
                 cache.set_pool(self.pools[p], spec).unwrap();
             }
             Op::Policy(v, p) => cache.set_vm_policy(self.vms[v], policy(p)).unwrap(),
-            Op::SsdAdmission(p, w) => cache.set_worth(self.pools[p], worth(w)).unwrap(),
+            Op::SsdAdmission(p, w) => cache
+                .set_ssd_admission(self.pools[p], ssd_admission(w))
+                .unwrap(),
             Op::Drop(p, ssd) => {
                 cache.drop_blocks(self.pools[p], store(ssd)).unwrap();
             }

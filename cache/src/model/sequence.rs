@@ -5,8 +5,8 @@
 //! index no longer names its place (`finish_ssd_read` without `find_at`); it counts although its extent was given away
 //! and filled anew meanwhile (without `same`); checksums are not compared.
 
+use super::cache_model::CacheModel;
 use super::op::{Op, op};
-use super::world::World;
 use crate::block_dev::Disk;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
@@ -39,10 +39,10 @@ fn every_read_is_what_was_written_last() {
     let (accepted, moved) = (Cell::new(0), Cell::new([0; 3]));
     let found =
         TestRunner::new_with_rng(config, random).run(&prop::collection::vec(op(), STEPS), |ops| {
-            let world = run(&ops);
-            accepted.set(accepted.get() + world.accepted);
+            let model = run(&ops);
+            accepted.set(accepted.get() + model.accepted);
             let all = moved.get();
-            moved.set(std::array::from_fn(|n| all[n] + world.moved[n]));
+            moved.set(std::array::from_fn(|n| all[n] + model.moved[n]));
             Ok(())
         });
     match found {
@@ -52,30 +52,30 @@ fn every_read_is_what_was_written_last() {
     }
     println!("{} offered blocks accepted", accepted.get());
     assert!(accepted.get() > 0, "guests put nothing");
-    println!("demoted, promoted, renewed: {:?}", moved.get());
+    println!("demoted, promoted, reinserted: {:?}", moved.get());
     assert!(
         moved.get().iter().all(|n| *n > 0),
         "hybrid pools moved nothing"
     );
 }
 
-fn run(ops: &[Op]) -> World {
-    let mut world = World::new();
+fn run(ops: &[Op]) -> CacheModel {
+    let mut model = CacheModel::new();
     for (n, op) in ops.iter().enumerate() {
-        world.step(op);
+        model.step(op);
         if n % 100 == 0 {
-            world.cache.audit();
+            model.cache.audit();
         }
     }
-    world.cache.audit();
-    for store in world.cache.stats().stores {
+    model.cache.audit();
+    for store in model.cache.stats().stores {
         assert!(store.used_bytes <= store.capacity_bytes);
     }
-    for (backing, truth) in world.backing.iter().zip(&world.truth) {
+    for (backing, truth) in model.backing.iter().zip(&model.truth) {
         let mut whole = vec![0; truth.len()];
         backing.ram.read_at(&mut whole, 0).unwrap();
         assert!(whole == *truth, "the disk is not what was written");
     }
-    world.count_moves();
-    world
+    model.count_moves();
+    model
 }

@@ -1,13 +1,13 @@
 //! One step: a read or a change of a disk, checked.
 
+use super::cache_model::{CacheModel, SIZES, VM_OF};
 use super::op::{Offer, Op};
-use super::world::{SIZES, VM_OF, World};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::block_dev::Disk;
 use justitia_link::Verdict;
 use std::ops::Range;
 
-impl World {
+impl CacheModel {
     pub(super) fn step(&mut self, op: &Op) {
         match *op {
             Op::Read(d, o, l) | Op::ReadFor(d, _, o, l) | Op::Try(d, o, l) => {

@@ -1,9 +1,13 @@
 //! A volume as NBD clients see it.
 
-use super::handshake::ExportInfo;
+use super::handshake::{ExportInfo, ExportLookup};
 use super::proto::export_flag as flag;
-use crate::frontend::Volume;
+use crate::frontend::{Executor, IoLimits, LogLimit, Volume, Waker};
+use parking_lot::RwLock;
+use rustls::ServerConfig;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A volume with a description for people. Its name is the volume's.
 pub struct Export {
@@ -53,4 +57,154 @@ pub(super) fn transmission_flags(volume: &Volume) -> u16 {
         flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO
     };
     flags | more
+}
+
+// What is served, and what of it a client sees.
+
+/// The exports of a server, by name.
+#[derive(Default)]
+pub(super) struct ExportRegistry(RwLock<BTreeMap<String, Arc<Export>>>, LogLimit);
+
+impl ExportRegistry {
+    /// Serves `export` from now on, in the place of one of the same name.
+    pub(super) fn add(&self, export: Arc<Export>) {
+        let name = export.volume().name().to_owned();
+        self.0.write().insert(name, export);
+    }
+
+    /// Serves a volume no more: no client opens it from now on.
+    pub(super) fn remove(&self, volume: &Arc<Volume>) {
+        self.0
+            .write()
+            .retain(|_, export| !Arc::ptr_eq(export.volume(), volume));
+    }
+
+    /// Serves nothing any more.
+    pub(super) fn clear(&self) {
+        self.0.write().clear();
+    }
+
+    /// All exports, by name.
+    pub(super) fn all(&self) -> Vec<Arc<Export>> {
+        self.0.read().values().cloned().collect()
+    }
+}
+
+/// What is known of a client that decides what it sees.
+pub(super) enum Identity {
+    /// Not asked for: the client sees everything.
+    Anonymous,
+    /// The names in its certificate; none before it has shown one.
+    Certified(Vec<String>),
+}
+
+/// The exports that one client sees.
+pub(super) struct View {
+    registry: Arc<ExportRegistry>,
+    pub(super) identity: Identity,
+}
+
+impl View {
+    pub(super) fn new(registry: Arc<ExportRegistry>, identity: Identity) -> Self {
+        Self { registry, identity }
+    }
+
+    fn shows(&self, export: &Export) -> bool {
+        match &self.identity {
+            Identity::Anonymous => true,
+            Identity::Certified(names) => export.volume().vm().admits(names),
+        }
+    }
+
+    /// The volume of that name; for the empty name, the only one that the client sees.
+    pub(super) fn open(&self, name: &str) -> Option<Arc<Volume>> {
+        self.find_export(name).map(|e| Arc::clone(e.volume()))
+    }
+
+    fn find_export(&self, name: &str) -> Option<Arc<Export>> {
+        let exports = self.registry.0.read();
+        if let Some(export) = exports.get(name) {
+            if !self.shows(export) {
+                self.log_refused(name);
+                return None;
+            }
+            return Some(Arc::clone(export));
+        }
+        let mut seen = exports.values().filter(|e| self.shows(e));
+        let first = seen.next().filter(|_| name.is_empty())?;
+        seen.next().is_none().then(|| Arc::clone(first))
+    }
+
+    fn log_refused(&self, export: &str) {
+        if let Identity::Certified(names) = &self.identity
+            && let Some(left_out) = self.registry.1.permit()
+        {
+            tracing::info!(
+                export,
+                ?names,
+                "refused a client the export: its VM lists none of the names in the certificate (`clients` of the VM){left_out}"
+            );
+        }
+    }
+}
+
+impl ExportLookup for View {
+    fn find(&self, name: &str) -> Option<ExportInfo> {
+        self.find_export(name).map(|e| e.info())
+    }
+
+    fn list(&self) -> Vec<ExportInfo> {
+        let exports = self.registry.0.read();
+        let seen = exports.values().filter(|e| self.shows(e));
+        seen.map(|e| e.info()).collect()
+    }
+
+    fn count(&self) -> usize {
+        let exports = self.registry.0.read();
+        exports.values().filter(|e| self.shows(e)).count()
+    }
+}
+
+// What a connection needs of its server.
+
+/// What the connections of one listener share.
+pub(super) struct Context {
+    pub(super) exports: Arc<ExportRegistry>,
+    /// Clients must show certificates, and see only the exports that these are for.
+    pub(super) certified: bool,
+    pub(super) executor: Executor,
+    pub(super) limits: Limits,
+    pub(super) tls: Option<Arc<ServerConfig>>,
+    pub(super) tls_required: bool,
+    /// Woken when the server closes.
+    pub(super) waker: Waker,
+    /// Of lines that clients can cause; before they have named an export they belong to no VM.
+    pub(super) log: LogLimit,
+}
+
+// What the NBD server allows its clients.
+
+/// What a server allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections of a listener at a time. More are refused, except that the oldest connection that still negotiates
+    /// is closed for a new one.
+    pub connections: usize,
+    /// Time for a client to negotiate.
+    pub negotiation: Duration,
+    /// Time in which a client must take at least a part of the replies that wait for it.
+    pub send: Duration,
+    /// Requests in flight, and the threads that execute them.
+    pub io: IoLimits,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            negotiation: Duration::from_secs(15),
+            send: Duration::from_secs(120),
+            io: IoLimits::default(),
+        }
+    }
 }

@@ -13,42 +13,29 @@
 
 #![deny(clippy::indexing_slicing)]
 
-mod acceptor;
+mod buffers;
 mod clients;
 mod connection;
-mod context;
-mod encode;
 mod export;
 mod handshake;
-mod input;
-mod left;
-mod limits;
 mod negotiate;
-mod parse;
-mod peer;
 mod proto;
-mod refusal;
-mod registry;
 mod reply;
 mod request;
-mod send_queue;
 mod server;
-mod tls;
 mod transport;
 
 #[cfg(test)]
 pub(crate) mod test;
 
-pub use export::Export;
-pub use limits::Limits;
+pub use export::{Export, Limits};
 pub use server::Server;
-pub use tls::{TlsError, TlsFiles};
+pub use transport::{TlsError, TlsFiles};
 
 /// The parsers, for the fuzzer.
 #[doc(hidden)]
 pub mod fuzz {
-    pub use super::encode::Style;
     pub use super::handshake::{Agreed, ExportInfo, ExportLookup, Handshake, Next, Tls};
-    pub use super::refusal::Refusal;
-    pub use super::request::{Command, Parsed, Request, parse};
+    pub use super::reply::Style;
+    pub use super::request::{Command, Parsed, Refusal, Request, parse};
 }

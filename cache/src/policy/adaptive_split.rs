@@ -11,7 +11,7 @@ use super::ghost_list::RemovalReason;
 const TICKS: u32 = 256;
 
 /// Ages are counted modulo this: eight turns, more than the age factor lets any block reach.
-pub(crate) const CLOCK: u32 = 2048;
+const CLOCK: u32 = 2048;
 
 /// The age factor in 256ths: 1 to 6, at first 1.
 const MIN: u32 = 256;

@@ -51,7 +51,7 @@ trait EvictionPolicy: Sync {
         false
     }
 
-    /// The next block of a list was used so many times: how many of these uses remain if it is spared, `None` if it is
+    /// The next block of a list was used `uses` times: how many uses remain if it is spared, `None` if it is
     /// evicted.
     fn spared(&self, _list: usize, _uses: u8) -> Option<u8> {
         None

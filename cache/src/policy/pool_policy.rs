@@ -77,7 +77,7 @@ impl PoolPolicy {
         }
     }
 
-    /// The pool is a hybrid one, and entitled to so many blocks of the SSD; `None` when it is not. A hybrid pool has a ghost
+    /// Sets how many blocks of the SSD a hybrid pool is entitled to; `None` when the pool is not hybrid. A hybrid pool has a ghost
     /// list whatever its policy, as long as both stores together, so that a block of which the SSD has room is recalled.
     pub(crate) fn set_hybrid(&mut self, ssd_blocks: Option<u32>) {
         self.hybrid = ssd_blocks;

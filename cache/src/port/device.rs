@@ -1,12 +1,12 @@
 //! The port as a disk: what is written is a message, what is read are answers.
 
-use super::state::PortState;
-use super::stats::PortStats;
-use super::target::PutTarget;
+use super::state::{PortState, PortStats};
+use crate::block::Block;
 use crate::block_dev::{Disk, check_range};
 use crate::cache::Cache;
-use crate::frontend::Vm;
-use crate::ids::PoolId;
+use crate::disk::CachedDisk;
+use crate::frontend::{Backend, Vm, Volume};
+use crate::ids::{DiskId, PoolId};
 use justitia_link::{
     Answer, Body, Command, DEFAULT_POOL, Decoded, Fault, PORT_SIZE, Put, Serial, Status, Tally,
     Verdict, decode,
@@ -191,5 +191,42 @@ impl Disk for Port {
 
     fn write_zeroes(&self, off: u64, len: u64, _fua: bool, _may_unmap: bool) -> io::Result<()> {
         check_range(self.size(), off, len)
+    }
+}
+
+// Disks that blocks can be put to.
+
+/// A disk of the port's VM.
+pub(crate) trait PutTarget: Send + Sync {
+    /// What the cache knows it by; `None` when it is not cached.
+    fn id(&self) -> Option<DiskId>;
+
+    /// Takes a block that the guest evicted, if it is right.
+    fn offer(&self, pool: PoolId, block: u64, content: &Block) -> Verdict;
+}
+
+impl PutTarget for CachedDisk {
+    fn id(&self) -> Option<DiskId> {
+        self.disk_id()
+    }
+
+    fn offer(&self, pool: PoolId, block: u64, content: &Block) -> Verdict {
+        Self::offer(self, pool, block, content)
+    }
+}
+
+impl PutTarget for Volume {
+    fn id(&self) -> Option<DiskId> {
+        match self.backend() {
+            Backend::Cached(disk) => disk.disk_id(),
+            Backend::Plain(_) => None,
+        }
+    }
+
+    fn offer(&self, pool: PoolId, block: u64, content: &Block) -> Verdict {
+        match self.backend() {
+            Backend::Cached(disk) => disk.offer(pool, block, content),
+            Backend::Plain(_) => Verdict::NoDisk,
+        }
     }
 }

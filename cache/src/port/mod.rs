@@ -1,7 +1,7 @@
 //! The host's side of a port: the small disk over which the guest of one VM puts blocks and manages its pools.
 //!
 //! A port knows its VM's disks and pools and no others: whatever a guest writes, it reaches nothing of another VM. A
-//! message costs at most 31 verified puts, or one command, of which there are only so many a second. The protocol is
+//! message costs at most 31 verified puts, or one command, whose rate is bounded. The protocol is
 //! [`justitia_link`]; `docs/design/guest-port.md` says what each message does.
 
 #![deny(clippy::indexing_slicing)]
@@ -9,15 +9,11 @@
 mod commands;
 mod device;
 mod state;
-mod stats;
-mod target;
-mod window;
 
 #[cfg(test)]
 mod test;
 #[cfg(test)]
 mod test_hostile;
 
-pub(crate) use device::Port;
-pub use stats::PortStats;
-pub(crate) use target::PutTarget;
+pub(crate) use device::{Port, PutTarget};
+pub use state::PortStats;

@@ -4,16 +4,14 @@
 //! hash is XXH3 with a secret of this start that no guest knows. A table is one VM's, so that no VM takes another's
 //! places in it.
 
-mod content_hash;
 mod table;
 
-use crate::block::{Block, Key};
-use content_hash::ContentHash;
-use std::io;
-use table::ResidencyTable;
-use xxhash_rust::xxh3::xxh3_64_with_secret;
-
 pub(crate) use table::ResidentEntry;
+
+use crate::block::{Block, Key};
+use std::io;
+use table::{ContentHash, ResidencyTable};
+use xxhash_rust::xxh3::xxh3_64_with_secret;
 
 /// Bytes of the secret: what XXH3 takes by default.
 const SECRET: usize = 192;

@@ -3,10 +3,9 @@
 //! Sets of four places; a new block takes the place of the oldest of its set. Sixteen neighbouring blocks lie in
 //! neighbouring sets, so that large reads and writes touch few cache lines and take few locks.
 
-use super::content_hash::ContentHash;
 use crate::block::{Key, MAX_BLOCK};
 use crate::index::scale;
-use parking_lot::{Mutex, MutexGuard};
+use crate::lock_rank::{LEAF, Ranked, RankedGuard};
 use std::ops::Range;
 
 /// Locks.
@@ -31,7 +30,7 @@ struct Shard {
 
 /// The table.
 pub(super) struct ResidencyTable {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Ranked<Shard, LEAF>]>,
     /// Sets of a shard.
     sets: usize,
     seed: u64,
@@ -39,7 +38,7 @@ pub(super) struct ResidencyTable {
 
 /// A locked place, for one block.
 pub(crate) struct ResidentEntry<'a> {
-    shard: MutexGuard<'a, Shard>,
+    shard: RankedGuard<'a, Shard>,
     set: usize,
     key: u64,
 }
@@ -52,7 +51,7 @@ impl ResidencyTable {
         // The sets of a group are in one shard.
         let sets = sets.max(usize::try_from(GROUP).unwrap_or(16));
         let shard = || {
-            Mutex::new(Shard {
+            Ranked::new(Shard {
                 sets: vec![[0; 2 * PLACES]; sets],
                 used: 0,
             })
@@ -184,6 +183,10 @@ impl ResidentEntry<'_> {
         self.shard.remove(self.set, self.key);
     }
 }
+
+/// A keyed hash of a block's content. Never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContentHash(pub(super) u64);
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,6 @@
 //! What is asked of a running daemon over its control socket, and what it answers.
 
-use super::error::ServeError;
-use super::size::Size;
+use super::config::Size;
 use crate::cache::CacheStats;
 use crate::config::{Policy, StoreKind};
 use crate::frontend::VolumeStats;
@@ -186,12 +185,4 @@ impl UnservedDisk {
             why: why.clone(),
         }
     }
-}
-
-/// What executes requests.
-pub(super) trait ControlHandler: Send + Sync {
-    /// The statistics.
-    fn stats(&self) -> Stats;
-    /// Changes something.
-    fn change(&self, request: &ControlRequest) -> Result<(), ServeError>;
 }

@@ -1,24 +1,24 @@
 //! Changes of a running daemon, one function a request.
 
 use super::api::ControlRequest;
+use super::config::Size;
 use super::config::is_name;
 use super::error::ServeError;
-use super::size::Size;
-use super::vms::{VmRegistry, named};
 use crate::block::BLOCK_BYTES;
-use crate::cache::Cache;
+use crate::cache::{Cache, PoolHandle};
 use crate::config::{Policy, PoolSpec, StoreKind};
 use crate::error::CacheError;
-use crate::frontend::{ContainerTag, Vm};
+use crate::frontend::{ContainerTag, Vm, VmPools};
 use crate::ids::{DiskId, PoolId, VmId};
+use crate::lock_rank::{Ranked, VMS};
 use justitia_share::Weight;
-use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Does what a request asks for; `stats` changes nothing.
 pub(super) fn apply(
     cache: &Arc<Cache>,
-    vms: &Mutex<VmRegistry>,
+    vms: &Ranked<VmRegistry, VMS>,
     request: &ControlRequest,
 ) -> Result<(), ServeError> {
     match request {
@@ -182,7 +182,7 @@ fn set_vm(
 }
 
 /// Its blocks are dropped without the lock: that may take long.
-fn uncache_vm(cache: &Cache, vms: &Mutex<VmRegistry>, name: &str) -> Result<(), ServeError> {
+fn uncache_vm(cache: &Cache, vms: &Ranked<VmRegistry, VMS>, name: &str) -> Result<(), ServeError> {
     let id = vms.lock().uncache(name)?;
     Ok(cache.remove_vm(id)?)
 }
@@ -233,7 +233,7 @@ fn set_tag(vm: &Vm, pool: PoolId, tag: Option<ContainerTag>) {
 /// The pool is emptied without the locks, for which the VM's puts and all other changes wait: that may take long.
 fn destroy_pool(
     cache: &Cache,
-    vms: &Mutex<VmRegistry>,
+    vms: &Ranked<VmRegistry, VMS>,
     vm_name: &str,
     pool: &str,
 ) -> Result<(), ServeError> {
@@ -252,7 +252,7 @@ fn destroy_pool(
 /// Blocks are moved without the lock: those of the SSD are read.
 fn migrate_disk(
     cache: &Cache,
-    vms: &Mutex<VmRegistry>,
+    vms: &Ranked<VmRegistry, VMS>,
     disk: &str,
     pool: &str,
     offset: Size,
@@ -281,6 +281,83 @@ pub(super) fn cached_disk(cache: &Cache, name: &str) -> Result<(DiskId, VmId), S
         let known: Vec<_> = disks.iter().map(|(known, ..)| known.as_str()).collect();
         ServeError::NoDisk {
             found: name.to_owned(),
+            known: known.join(", "),
+        }
+    })
+}
+
+// The VMs that are served, by name.
+
+/// The VMs by name.
+#[derive(Default)]
+pub(super) struct VmRegistry {
+    vms: BTreeMap<String, Arc<Vm>>,
+    /// Names of those that are served uncached by now.
+    uncached: BTreeSet<String>,
+}
+
+impl VmRegistry {
+    pub(super) fn insert(&mut self, vm: Arc<Vm>) {
+        self.vms.insert(vm.name.clone(), vm);
+    }
+
+    /// Is or was there a VM of that name?
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.vms.contains_key(name) || self.uncached.contains(name)
+    }
+
+    /// Forgets a VM whose disks go on being served, uncached. Returns what the cache knows it by.
+    fn uncache(&mut self, name: &str) -> Result<VmId, ServeError> {
+        let id = self.vm(name)?.id;
+        self.vms.remove(name);
+        self.uncached.insert(name.to_owned());
+        Ok(id)
+    }
+
+    /// Forgets a VM. Returns what the cache knows it by; `None` when it does not.
+    pub(super) fn remove(&mut self, name: &str) -> Option<VmId> {
+        self.uncached.remove(name);
+        self.vms.remove(name).map(|vm| vm.id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Vm>> {
+        self.vms.values()
+    }
+
+    /// The pools that guests have made.
+    pub(super) fn pools_of_guests(&self) -> BTreeSet<PoolId> {
+        let lists = self.vms.values().map(|vm| &vm.pools);
+        let mut found = BTreeSet::new();
+        for pools in lists {
+            let pools = pools.lock();
+            let made = pools.iter().filter(|(_, of)| of.created_over_port);
+            found.extend(made.map(|(_, of)| of.pool.id));
+        }
+        found
+    }
+
+    pub(super) fn vm(&self, name: &str) -> Result<&Arc<Vm>, ServeError> {
+        if self.uncached.contains(name) {
+            let vm = name.to_owned();
+            return Err(ServeError::Uncached { vm });
+        }
+        self.vms.get(name).ok_or_else(|| {
+            let known: Vec<_> = self.vms.keys().map(String::as_str).collect();
+            ServeError::NoVm {
+                found: name.to_owned(),
+                known: known.join(", "),
+            }
+        })
+    }
+}
+
+/// A pool of the VM that `vm` is the name of.
+pub(super) fn named(pools: &VmPools, vm: &str, pool: &str) -> Result<PoolHandle, ServeError> {
+    pools.get(pool).cloned().ok_or_else(|| {
+        let known: Vec<_> = pools.iter().map(|(_, of)| of.pool.name.as_str()).collect();
+        ServeError::NoPool {
+            vm: vm.to_owned(),
+            found: pool.to_owned(),
             known: known.join(", "),
         }
     })

@@ -1,11 +1,11 @@
 //! What a running daemon serves.
 
-use super::api::{ControlHandler, ControlRequest, Stats, UnservedDisk};
+use super::api::{ControlRequest, Stats, UnservedDisk};
 use super::change;
+use super::change::VmRegistry;
 use super::error::ServeError;
 use super::paths::{PathUse, collisions};
 use super::served::Served;
-use super::vms::VmRegistry;
 use crate::backing::RawDisk;
 use crate::cache::Cache;
 use crate::config::SsdConfig;
@@ -13,6 +13,7 @@ use crate::connections::LeftConnection;
 use crate::error::CacheError;
 use crate::frontend::Volume;
 use crate::ids::DiskId;
+use crate::lock_rank::{Ranked, VMS};
 use crate::nbd::Server;
 use crate::port::Port;
 use crate::store::{Foreign, check_place};
@@ -36,7 +37,7 @@ pub(super) struct Daemon {
     pub(super) ports: Mutex<Vec<Arc<Port>>>,
     /// The images of cached disks.
     pub(super) images: Mutex<BTreeMap<DiskId, Weak<RawDisk>>>,
-    pub(super) vms: Mutex<VmRegistry>,
+    pub(super) vms: Ranked<VmRegistry, VMS>,
     /// Disks that are configured and cannot be served, and why.
     pub(super) unserved: Mutex<BTreeMap<String, String>>,
     /// What is served, or should be. Locked from the beginning of a change of it to its end: there is one at a time.
@@ -53,7 +54,7 @@ impl Daemon {
             volumes: Mutex::default(),
             ports: Mutex::default(),
             images: Mutex::default(),
-            vms: Mutex::default(),
+            vms: Ranked::default(),
             unserved: Mutex::default(),
             served: Mutex::default(),
         }
@@ -136,8 +137,9 @@ pub(super) struct Closed {
     pub(super) connections: Option<Vec<LeftConnection>>,
 }
 
-impl ControlHandler for Daemon {
-    fn stats(&self) -> Stats {
+impl Daemon {
+    /// The statistics.
+    pub(super) fn stats(&self) -> Stats {
         Stats {
             cache: self.cache.stats(),
             exports: self.volumes.lock().iter().map(|v| v.stats()).collect(),
@@ -159,7 +161,8 @@ impl ControlHandler for Daemon {
         }
     }
 
-    fn change(&self, request: &ControlRequest) -> Result<(), ServeError> {
+    /// Does what a request asks for.
+    pub(super) fn change(&self, request: &ControlRequest) -> Result<(), ServeError> {
         match request {
             ControlRequest::RescanDisk { disk } => self.rescan(disk),
             ControlRequest::GrowDisk { disk, size } => self.grow(disk, size.0),

@@ -6,7 +6,6 @@
 
 use super::api::ControlRequest;
 use super::daemon::{Closed, Daemon};
-use super::given::Descriptors;
 use crate::cache::random;
 use crate::connections::{self, LeftConnection};
 use crate::frontend::{Backend, Volume};
@@ -15,11 +14,15 @@ use crate::inherited::{self, SpareSockets};
 use crate::store::check_arena;
 use crate::warm::{Head, ImageState, Memfd, PAGE_BYTES, Preamble, Restored, wait_for_clock};
 use rustix::fs::{MemfdFlags, fcntl_get_seals, memfd_create};
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const MEMORY: &str = "justitia-cache-memory";
@@ -322,7 +325,7 @@ impl Taken {
         Ok(saved.image.check(&now, held)?)
     }
 
-    /// Closes what nobody has asked for. Sockets of systemd are kept.
+    /// Closes what was not asked for. Sockets of systemd are kept.
     pub(super) fn close_rest(self, spare: &SpareSockets) {
         let rest = inherited::close_rest(spare);
         if rest > 0 {
@@ -337,5 +340,115 @@ fn said(restored: io::Result<Restored>, store: &str) {
     match restored {
         Ok(restored) => restored.log(store),
         Err(e) => tracing::warn!("no block of {store} is used again: {e}"),
+    }
+}
+
+// Descriptors of a process: as systemd passes them, and over an exec.
+
+/// Descriptors with their names, as systemd has them.
+pub type Descriptors = Vec<(String, OwnedFd)>;
+
+/// Takes descriptors that this process was started with, once: a second call returns none. Numbers that are not open are left
+/// out. Call it at the very start, before the process opens any file that it keeps: such a file could have a number that was
+/// announced and not passed.
+pub fn adopt(numbers: impl IntoIterator<Item = (RawFd, String)>) -> Descriptors {
+    static CALLED: AtomicBool = AtomicBool::new(false);
+    if CALLED.swap(true, Ordering::SeqCst) {
+        return Descriptors::new();
+    }
+    let open = |number: &RawFd| {
+        // SAFETY: it is asked whether it is open; the number is not used for longer than that.
+        *number > 2 && fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*number) }).is_ok()
+    };
+    let mut found = Descriptors::new();
+    for (number, name) in numbers {
+        let again = found.iter().any(|(_, other)| other.as_raw_fd() == number);
+        if again || !open(&number) {
+            continue;
+        }
+        // SAFETY: it is open, and has no other owner: the process was started with it, and this is the only time that
+        // somebody takes it.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+        let _ = fcntl_setfd(&descriptor, FdFlags::CLOEXEC);
+        found.push((name, descriptor));
+    }
+    found
+}
+
+/// Keeps descriptors open when this process executes a program. Returns what tells that program their numbers: they stay as
+/// they are, since threads of this process may still use others.
+#[must_use]
+pub fn keep_over_exec(descriptors: &Descriptors) -> String {
+    let mut told = std::process::id().to_string();
+    for (name, descriptor) in descriptors {
+        if fcntl_setfd(descriptor, FdFlags::empty()).is_ok() {
+            told.push_str(&format!(",{}={name}", descriptor.as_raw_fd()));
+        }
+    }
+    told
+}
+
+/// The numbers that [`keep_over_exec`] has told this process; none of what was told another one.
+#[must_use]
+pub fn kept_over_exec(told: &str) -> Vec<(RawFd, String)> {
+    let mut parts = told.split(',');
+    if parts.next() != Some(&std::process::id().to_string()) {
+        return Vec::new();
+    }
+    let kept = parts.filter_map(|part| {
+        let (number, name) = part.split_once('=')?;
+        Some((number.parse().ok()?, name.to_owned()))
+    });
+    kept.collect()
+}
+
+// How many files the daemon may have open.
+
+/// Raises the limit as far as it may go: every VM over vhost-user hands over some hundred descriptors, and what one has
+/// must not be missing for another.
+pub(super) fn raise_limit() {
+    let now = getrlimit(Resource::Nofile);
+    if now.current == now.maximum {
+        return;
+    }
+    let raised = Rlimit {
+        current: now.maximum,
+        maximum: now.maximum,
+    };
+    if let Err(e) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!("cannot raise the limit of open files: {e}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_to_the_same_process_alone() {
+        let file: OwnedFd = tempfile::tempfile().unwrap().into();
+        let number = file.as_raw_fd();
+        let told = keep_over_exec(&vec![("name".into(), file)]);
+        assert_eq!(kept_over_exec(&told), [(number, "name".to_owned())]);
+        assert_eq!(kept_over_exec(&format!("1{told}")), []);
+        assert_eq!(kept_over_exec(""), []);
+    }
+
+    #[test]
+    fn numbers_that_are_not_open_are_left_out() {
+        let file: OwnedFd = tempfile::tempfile().unwrap().into();
+        let number = std::os::fd::IntoRawFd::into_raw_fd(file);
+        let numbers = [
+            (number, "a"),
+            (number, "twice"),
+            (1 << 20, "closed"),
+            (-1, "none"),
+            (2, "error"),
+        ];
+        let numbers = numbers.map(|(number, name)| (number, name.to_owned()));
+        let found = adopt(numbers.clone());
+        assert_eq!(found.len(), 1);
+        drop(found);
+        assert!(adopt(numbers).is_empty());
     }
 }

@@ -1,13 +1,12 @@
 //! OpenMetrics: the statistics as series. Names are the configuration's, escaped as labels want it.
 
 use super::api::Stats;
-use super::metrics_curves::curves;
-use super::metrics_ports::ports;
 use crate::cache::{PoolStats, StoreStats};
 use crate::frontend::VolumeStats;
-use crate::worth::SsdAdmission;
+use crate::ssd_admission::SsdAdmission;
 use justitia_metrics_http::label;
-use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -92,9 +91,9 @@ const POOL_COUNTS: [Metric<PoolStats>; 9] = [
         |p| p.counts.promotions,
     ),
     (
-        "pool_renewals",
+        "pool_reinsertions",
         "Blocks that were used on the SSD and written there again",
-        |p| p.counts.renewals,
+        |p| p.counts.reinsertions,
     ),
     (
         "pool_ssd_write_bytes",
@@ -291,11 +290,135 @@ fn counts<L: Clone + Eq + Hash, T>(rows: &[(L, &T)], value: fn(&T) -> u64) -> Fa
     family
 }
 
+// The series of pools' miss-ratio curves.
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Sized {
+    vm: String,
+    pool: String,
+    size: &'static str,
+}
+
+/// Three series for each pool with a curve. `pools` are labels of the VM and of the pool, and the pool.
+pub(super) fn curves<'a>(
+    pools: impl Iterator<Item = (&'a str, &'a str, &'a PoolStats)>,
+    registry: &mut Registry,
+) {
+    let misses = Family::<Sized, Gauge<f64, AtomicU64>>::default();
+    for (vm, name, pool) in pools {
+        let Some(curve) = &pool.curve else { continue };
+        let holds = pool.memory_bytes + pool.ssd_bytes;
+        for (size, bytes) in [
+            ("half", holds / 2),
+            ("same", holds),
+            ("twice", holds.saturating_mul(2)),
+        ] {
+            let label = Sized {
+                vm: vm.to_owned(),
+                pool: name.to_owned(),
+                size,
+            };
+            misses.get_or_create(&label).set(curve.miss_ratio(bytes));
+        }
+    }
+    registry.register(
+        "pool_predicted_miss_ratio",
+        "The part of its gets that a pool would miss if it held half, the same or twice what it holds now",
+        misses,
+    );
+}
+
+// The series of ports, and of what guests hold.
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Blocks {
+    vm: String,
+    verdict: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Messages {
+    vm: String,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Vm {
+    vm: String,
+}
+
+pub(super) fn ports(stats: &Stats, registry: &mut Registry) {
+    let blocks = Family::<Blocks, Counter>::default();
+    let messages = Family::<Messages, Counter>::default();
+    let commands = Family::<Messages, Counter>::default();
+    let unknown = Family::<Vm, Counter>::default();
+    for port in &stats.ports {
+        let vm = label(&port.vm);
+        for (verdict, count) in &port.verdicts {
+            let vm = vm.clone();
+            let series = Blocks { vm, verdict };
+            blocks.get_or_create(&series).inc_by(*count);
+        }
+        let of = |result| Messages {
+            vm: vm.clone(),
+            result,
+        };
+        for (result, count) in [
+            ("handled", port.messages),
+            ("malformed", port.malformed),
+            ("replayed", port.replayed),
+        ] {
+            messages.get_or_create(&of(result)).inc_by(count);
+        }
+        for (result, count) in [("done", port.commands), ("refused", port.commands_refused)] {
+            commands.get_or_create(&of(result)).inc_by(count);
+        }
+        let series = Vm { vm };
+        unknown.get_or_create(&series).inc_by(port.unknown_pool);
+    }
+    registry.register("port_blocks", "Blocks that guests offered", blocks);
+    registry.register("port_messages", "Messages of guests", messages);
+    registry.register("port_commands", "Commands of guests", commands);
+    registry.register(
+        "port_unknown_pool_blocks",
+        "Offered blocks whose pool was unknown",
+        unknown,
+    );
+    residency(stats, registry);
+}
+
+fn residency(stats: &Stats, registry: &mut Registry) {
+    let known = Family::<Vm, Gauge<u64, AtomicU64>>::default();
+    let capacity = Family::<Vm, Gauge<u64, AtomicU64>>::default();
+    for vm in &stats.cache.vms {
+        let Some(table) = vm.residency else {
+            continue;
+        };
+        let series = Vm {
+            vm: label(&vm.name),
+        };
+        known.get_or_create(&series).set(table.blocks);
+        capacity.get_or_create(&series).set(table.capacity_blocks);
+    }
+    registry.register(
+        "residency_blocks",
+        "Blocks whose content in the guest is known",
+        known,
+    );
+    registry.register(
+        "residency_capacity_blocks",
+        "Blocks whose content can be known",
+        capacity,
+    );
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use crate::cache::Cache;
     use crate::config::{CacheConfig, Policy, PoolSpec};
+    use crate::ids::PoolId;
+    use justitia_api::CurveStatus;
     use justitia_share::Weight;
 
     /// A VM with a port, a pool and a disk, all of hostile names.
@@ -368,5 +491,41 @@ pub(super) mod tests {
             counted.contains("justitia_cache_pool_used_bytes"),
             "{counted}"
         );
+    }
+
+    #[test]
+    fn a_pool_with_a_curve_has_three_series_and_one_without_has_none() {
+        let pool = |curve| PoolStats {
+            id: PoolId {
+                index: 0,
+                generation: 0,
+            },
+            name: String::new(),
+            memory_weight: 100,
+            ssd_weight: 0,
+            memory_entitlement_bytes: 0,
+            ssd_entitlement_bytes: 0,
+            memory_bytes: 30,
+            ssd_bytes: 10,
+            ssd_admits: crate::ssd_admission::SsdAdmission::All,
+            counts: crate::cache::Counts::default(),
+            curve,
+        };
+        let curve = CurveStatus {
+            accesses: 1.0,
+            points: vec![(0, 1.0), (80, 0.0)],
+        };
+        let (known, unknown) = (pool(Some(curve)), pool(None));
+        let rows = [("v", "a", &known), ("v", "b", &unknown)];
+        let mut registry = Registry::default();
+        curves(rows.into_iter(), &mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for (size, ratio) in [("half", "0.75"), ("same", "0.5"), ("twice", "0.0")] {
+            let line =
+                format!("pool_predicted_miss_ratio{{vm=\"v\",pool=\"a\",size=\"{size}\"}} {ratio}");
+            assert!(text.contains(&line), "{line} is not in {text}");
+        }
+        assert!(!text.contains("pool=\"b\""), "{text}");
     }
 }

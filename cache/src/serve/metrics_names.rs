@@ -1,19 +1,19 @@
 //! How many series the pools of guests make. A guest chooses the names of its pools, and may make and destroy them for ever:
-//! each new name would be a series more for who stores them. So only so many new names of a VM are shown; the other pools of
+//! each new name would be one more series to store. So the new names of a VM that are shown are bounded; the other pools of
 //! its guest are one.
 
 use super::api::Stats;
 use crate::cache::{Counts, PoolStats, VmStats};
 use crate::ids::PoolId;
+use crate::ssd_admission::SsdAdmission;
 use crate::token_bucket::TokenBucket;
-use crate::worth::SsdAdmission;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Names of a guest's pools that are shown: twice as many as it may have pools. One that is gone for so many others is new
-/// again.
+/// Names of a guest's pools that are shown: twice as many as it may have pools. A name that was not seen while this many
+/// others were is new again.
 const NAMES: u32 = 512;
-/// When so many were shown, one more in so long a time: 1,440 a day, for containers that come under new names.
+/// After that, the time in which one more name is shown: 1,440 a day, for containers that come under new names.
 const EACH: Duration = Duration::from_secs(60);
 /// The pools that are not shown by name.
 const OTHERS: &str = "(others)";

@@ -4,29 +4,19 @@ pub mod bench;
 
 mod api;
 mod change;
-mod changes;
 mod config;
 mod control;
 mod daemon;
-mod descriptors;
 mod disks;
 mod error;
-mod given;
-mod grow;
 mod handover;
 mod metrics;
-mod metrics_curves;
 mod metrics_names;
-mod metrics_ports;
 mod paths;
-mod preflight;
 mod reload;
 mod remove;
-mod requested;
 mod served;
 mod service;
-mod size;
-mod vms;
 
 #[cfg(test)]
 mod test;
@@ -56,12 +46,10 @@ mod test_warm_damage;
 mod test_weights;
 
 pub use api::{ControlRequest, ControlResponse, Stats, Table, UnservedDisk};
-pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};
+pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, PortConfig, Size, VmConfig};
 pub use control::{ControlError, default_control_path, make_directory_of, send_request};
+pub use disks::preflight;
 pub use error::ServeError;
-pub use given::{Descriptors, adopt, keep_over_exec, kept_over_exec};
-pub use handover::STORED;
-pub use preflight::preflight;
+pub use handover::{Descriptors, STORED, adopt, keep_over_exec, kept_over_exec};
 pub use reload::Reloaded;
 pub use service::Service;
-pub use size::Size;

@@ -1,13 +1,16 @@
 //! The configuration file is read again: what is gone from it is removed, what is new in it is added.
 
-use super::config::{Config, VmConfig};
+use super::api::{ControlRequest, Table};
+use super::config::{Config, DiskConfig, Listen, VmConfig};
 use super::daemon::Daemon;
 use super::disks::Failed;
 use super::error::ServeError;
 use super::remove::Gone;
-use super::served::{IsServed, Served, check_paths};
+use super::served::{IsServed, Served, check_paths, names};
 use crate::frontend::SocketAccess;
+use serde_json::json;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// What a reload has changed: names of disks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,7 +81,7 @@ impl Daemon {
     ///
     /// # Errors
     /// When the VM cannot be had; nothing is changed then.
-    pub(super) fn serve_vm(
+    fn serve_vm(
         &self,
         vm: &VmConfig,
         access: SocketAccess,
@@ -105,4 +108,191 @@ impl Daemon {
         self.remove(&gone);
         done
     }
+}
+
+// VMs and disks that requests add and remove.
+
+impl Daemon {
+    /// Adds or removes a VM or a disk, and remembers it for the program that is executed next.
+    pub(super) fn change_served(&self, request: &ControlRequest) -> Result<(), ServeError> {
+        let mut served = self.served.lock();
+        let done = match request {
+            ControlRequest::AddVm { vm } => self.add_vm_by_request(&mut served, vm),
+            ControlRequest::RemoveVm { vm } => self.remove_vm_by_request(&mut served, vm),
+            ControlRequest::AddDisk { vm, disk } => self.add_disk_by_request(&mut served, vm, disk),
+            ControlRequest::RemoveDisk { disk } => self.remove_disk_by_request(&mut served, disk),
+            _ => return Ok(()),
+        };
+        // A removal that could not do all has removed it all the same.
+        if matches!(done, Ok(()) | Err(ServeError::Removed(_))) {
+            served.changes.push(request.clone());
+        }
+        done
+    }
+
+    /// Does again what requests had changed before this program was executed, as far as it is not so already.
+    pub(super) fn change_again(&self, requests: &[ControlRequest]) {
+        for request in requests {
+            match self.change_served(request) {
+                // The configuration has it by now.
+                Ok(()) | Err(ServeError::Exists { .. }) => {}
+                Err(e) => tracing::error!("a change that a request had made is lost: {e}"),
+            }
+        }
+    }
+
+    /// Serves another VM, all of it or nothing.
+    fn add_vm_by_request(&self, served: &mut Served, vm: &Table) -> Result<(), ServeError> {
+        let vm = parse(&served.config.listen, vm)?;
+        if served.vm(&vm.name).is_some() || self.vms.lock().knows(&vm.name) {
+            return Err(exists("VM", &vm.name));
+        }
+        let new = Config {
+            vms: vec![vm.clone()],
+            ..Config::default()
+        };
+        names(&new).try_for_each(|name| check_is_new(served, name))?;
+        let mut config = served.config.clone();
+        config.vms.push(vm.clone());
+        check_paths(&config)?;
+        let (_, failed) = self.serve_vm(&vm, config.listen.access)?;
+        if let Some(failed) = failed.into_iter().next() {
+            self.remove(&Gone::of_vm(&vm));
+            return Err(failed.why);
+        }
+        served.config = config;
+        let disks = vm.disks.into_iter().map(|disk| disk.name);
+        served.requested_disks.extend(disks);
+        served.requested_vms.insert(vm.name);
+        Ok(())
+    }
+
+    /// Serves another disk of a VM.
+    fn add_disk_by_request(
+        &self,
+        served: &mut Served,
+        vm: &str,
+        disk: &Table,
+    ) -> Result<(), ServeError> {
+        // One that is known, and that the cache has.
+        self.vms.lock().vm(vm)?;
+        let mut config = served.config.clone();
+        let mut vms = config.vms.iter_mut();
+        let of = vms.find(|known| known.name == vm);
+        let of = of.ok_or_else(|| no_vm(served, vm))?;
+        let disk = parse_disk(&served.config.listen, of, disk)?;
+        check_is_new(served, &disk.name)?;
+        let same = |known: &&DiskConfig| known.mode.is_some() && known.serial == disk.serial;
+        let has_serial = of.port.is_some() && disk.mode.is_some();
+        if let Some(other) = of.disks.iter().find(same).filter(|_| has_serial) {
+            return Err(ServeError::SerialExists {
+                vm: vm.to_owned(),
+                other: other.name.clone(),
+            });
+        }
+        let alone = VmConfig {
+            disks: vec![disk.clone()],
+            ..of.clone()
+        };
+        of.disks.push(disk.clone());
+        check_paths(&config)?;
+        let (_, failed) = self.serve_vm(&alone, config.listen.access)?;
+        if let Some(failed) = failed.into_iter().next() {
+            return Err(failed.why);
+        }
+        served.config = config;
+        served.requested_disks.insert(disk.name);
+        Ok(())
+    }
+
+    fn remove_vm_by_request(&self, served: &mut Served, name: &str) -> Result<(), ServeError> {
+        let vm = served.vm(name).ok_or_else(|| no_vm(served, name))?;
+        let gone = Gone::of_vm(vm);
+        let problems = self.remove(&gone);
+        served.config.vms.retain(|vm| vm.name != name);
+        served.requested_vms.remove(name);
+        for disk in gone.disks() {
+            served.requested_disks.remove(disk);
+        }
+        removed(problems)
+    }
+
+    fn remove_disk_by_request(&self, served: &mut Served, name: &str) -> Result<(), ServeError> {
+        let disk = served.disk(name);
+        let (vm, _) = disk.ok_or_else(|| {
+            let vms = served.config.vms.iter();
+            let disks = vms.flat_map(|vm| &vm.disks).map(|disk| disk.name.as_str());
+            ServeError::NoVolume {
+                found: name.to_owned(),
+                known: disks.collect::<Vec<_>>().join(", "),
+            }
+        })?;
+        let problems = self.remove(&Gone::of_disks(&vm.name, [name].into_iter()));
+        for vm in &mut served.config.vms {
+            vm.disks.retain(|disk| disk.name != name);
+        }
+        served.requested_disks.remove(name);
+        removed(problems)
+    }
+}
+
+fn no_vm(served: &Served, found: &str) -> ServeError {
+    let known = served.config.vms.iter().map(|vm| vm.name.as_str());
+    ServeError::NoVm {
+        found: found.to_owned(),
+        known: known.collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn removed(problems: Vec<String>) -> Result<(), ServeError> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(ServeError::Removed(problems))
+}
+
+fn exists(what: &'static str, name: &str) -> ServeError {
+    ServeError::Exists {
+        what,
+        found: name.to_owned(),
+    }
+}
+
+fn check_is_new(served: &Served, name: &str) -> Result<(), ServeError> {
+    if names(&served.config).any(|known| known == name) {
+        return Err(exists("disk", name));
+    }
+    Ok(())
+}
+
+/// Reads a disk as the configuration would, where its VM has what it has.
+fn parse_disk(listen: &Listen, vm: &VmConfig, disk: &Table) -> Result<DiskConfig, ServeError> {
+    let mut table = Table::new();
+    table.insert("name".into(), json!(vm.name));
+    if let Some(socket) = &vm.socket {
+        table.insert("socket".into(), json!(socket));
+    }
+    if vm.port.is_some() {
+        table.insert("port".into(), json!({}));
+    }
+    table.insert("disk".into(), json!([disk]));
+    let mut disks = parse(listen, &table)?.disks;
+    disks.pop().ok_or(ServeError::Request(Vec::new()))
+}
+
+/// Reads a VM as the configuration would, where sockets of all disks are as in `listen`.
+fn parse(listen: &Listen, vm: &Table) -> Result<VmConfig, ServeError> {
+    let all = listen.unix.is_some() || listen.tcp.is_some();
+    let mut file = Table::new();
+    if all {
+        // Which it is does not matter for the VM.
+        file.insert("listen".into(), json!({ "unix": "/" }));
+    }
+    file.insert("vm".into(), json!([vm]));
+    let text = toml::to_string(&file).map_err(|e| ServeError::Request(vec![e.to_string()]))?;
+    let mut parsed = Config::parse(Path::new("request"), &text).map_err(|errors| {
+        let errors = errors.into_iter().map(|error| error.what);
+        ServeError::Request(errors.collect())
+    })?;
+    parsed.vms.pop().ok_or(ServeError::Request(Vec::new()))
 }

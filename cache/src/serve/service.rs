@@ -1,13 +1,13 @@
 //! A running daemon, from its start to its end.
 
-use super::api::{ControlHandler, Stats};
+use super::api::Stats;
 use super::config::Config;
 use super::control::ControlServer;
 use super::daemon::{Closed, Daemon};
-use super::descriptors;
 use super::disks::Failed;
 use super::error::ServeError;
-use super::given::Descriptors;
+use super::handover;
+use super::handover::Descriptors;
 use super::handover::{Taken, leave};
 use super::metrics;
 use super::metrics_names::PoolNames;
@@ -49,14 +49,14 @@ impl Service {
     /// # Errors
     /// As there.
     pub fn start_from(config: &Config, given: Descriptors) -> Result<Self, ServeError> {
-        descriptors::raise_limit();
+        handover::raise_limit();
         let mut taken = Taken::of(given);
         let started = Self::start_taking(config, &mut taken);
         if let Ok(service) = &started {
             service.daemon.change_again(&taken.changes);
             service.daemon.go_on();
         }
-        // Without a daemon nobody uses them.
+        // Without a daemon they are of no use.
         let none = SpareSockets::default();
         let spare = started
             .as_ref()
@@ -184,8 +184,8 @@ impl Service {
     }
 
     /// Ends as [`shut_down`](Self::shut_down) does, and leaves to the next daemon what the cache holds: the descriptors that are
-    /// returned, among them the sockets that were listened on, and the file or device of the SSD store. Where nobody
-    /// keeps them, the caller closes them, and the next daemon takes of the SSD store what can be proven without them.
+    /// returned, among them the sockets that were listened on, and the file or device of the SSD store. Where they are
+    /// not kept, the caller closes them, and the next daemon takes of the SSD store what can be proven without them.
     ///
     /// Disks that have not answered within `timeout` are left out. The SSD store has as long again to take its blocks.
     ///
@@ -205,7 +205,7 @@ impl Service {
         self.end(true, timeout).leave(timeout)
     }
 
-    /// Ends as [`shut_down`](Self::shut_down) does, where nobody keeps descriptors: leaves to the next daemon what the SSD store
+    /// Ends as [`shut_down`](Self::shut_down) does, where descriptors are not kept: leaves to the next daemon what the SSD store
     /// holds. That has as long again to take its blocks.
     ///
     /// # Errors

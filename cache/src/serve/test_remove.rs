@@ -3,6 +3,7 @@
 use super::remove::Gone;
 use super::*;
 use crate::backing::{OpenOptions, RawDisk};
+use crate::bench::front_end::{BlkRequest, FrontEnd, FrontEndOptions, kind};
 use crate::block_dev::Disk;
 use crate::config::Mode;
 use crate::disk::CachedDisk;
@@ -10,7 +11,6 @@ use crate::frontend::{Backend, Volume};
 use crate::nbd::Export;
 use crate::nbd::test::client::Client;
 use crate::nbd::test::live::Puppet;
-use crate::vhost::client::{BlkRequest, FrontEnd, FrontEndOptions, kind};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;

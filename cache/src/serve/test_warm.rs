@@ -1,6 +1,6 @@
 //! What survives a restart, and what does not.
 
-use super::given::Descriptors;
+use super::handover::Descriptors;
 use super::test::configured;
 use super::{Config, Service};
 use crate::block::BLOCK_BYTES;

@@ -1,7 +1,7 @@
 //! Restarts with whatever was left damaged, or of images that change meanwhile: what is read is always what was written last.
 
 use super::Service;
-use super::given::Descriptors;
+use super::handover::Descriptors;
 use super::handover::STORED;
 use super::test_warm::*;
 use crate::bench::Random;

@@ -8,7 +8,7 @@
 use super::arena::{Arena, HUGE_SLOTS};
 use super::list::{FreeList, Links};
 use crate::block::Key;
-use parking_lot::Mutex;
+use crate::lock_rank::{FRESH, LEAF, Ranked};
 use std::fs::File;
 use std::io;
 use std::sync::OnceLock;
@@ -56,13 +56,13 @@ pub(crate) struct MemoryStore {
     chunks: Box<[OnceLock<Chunk>]>,
     free: Box<[Stack]>,
     /// Slots from here up to the capacity were never used.
-    fresh: Mutex<u32>,
+    fresh: Ranked<u32, FRESH>,
     capacity: AtomicU32,
 }
 
 #[repr(align(128))]
 #[derive(Default)]
-struct Stack(Mutex<FreeList>);
+struct Stack(Ranked<FreeList, LEAF>);
 
 impl MemoryStore {
     /// A store of `capacity` slots that can grow to `limit`; in the memory of an earlier one, if that is given.
@@ -77,7 +77,7 @@ impl MemoryStore {
             arena,
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             free: (0..STACKS).map(|_| Stack::default()).collect(),
-            fresh: Mutex::new(0),
+            fresh: Ranked::default(),
             capacity: AtomicU32::new(capacity),
         })
     }

@@ -2,15 +2,13 @@
 
 mod arena;
 mod list;
-mod mapping;
 mod memory;
 mod ssd;
 
-pub(crate) use arena::HUGE_SLOTS;
-pub(crate) use list::{FreeList, Links, List, NIL};
-pub(crate) use mapping::check_arena;
 #[cfg(test)]
-pub(crate) use mapping::has_huge_memfds;
+pub(crate) use arena::has_huge_memfds;
+pub(crate) use arena::{HUGE_SLOTS, check_arena};
+pub(crate) use list::{FreeList, Links, List, NIL};
 pub(crate) use memory::{MemoryStore, SlotMeta};
 pub(crate) use ssd::{
     Append, BlocksRead, Device, EXTENT_SLOTS, FileDevice, Foreign, Overdue, Page, SavedSlot,

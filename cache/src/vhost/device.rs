@@ -1,14 +1,14 @@
 //! The device of one front end: what its messages change.
 
-use super::config_channel::ConfigChannel;
-use super::config_space::{self, config_space, has, is_write_through};
-use super::device_limits::{MAX_MEMORY_SLOTS, MAX_QUEUE_SIZE, MAX_QUEUES};
+use super::config::ConfigChannel;
+use super::config::{self, config_space, has, is_write_through};
 use super::hangup::Hangup;
 use super::inflight::InflightRegion;
-use super::invalid::Invalid;
+use super::limits::Invalid;
+use super::limits::{MAX_MEMORY_SLOTS, MAX_QUEUE_SIZE, MAX_QUEUES};
+use super::memory::MemoryError;
 use super::memory::{GuestMemory, MemorySlots, Region};
 use super::queue::{QueueSetup, RunningQueue};
-use super::shared_memory::MemoryError;
 use super::vring::{RING, RingAddresses, Vring};
 use super::vring_events::eventfd;
 use crate::frontend::{Budget, Executor, IoLimits, Volume};
@@ -78,7 +78,7 @@ impl Device {
 
     /// What the device offers the driver, and the front end.
     pub(super) fn offered(&self) -> u64 {
-        config_space::features(self.volume.is_read_only()) | PROTOCOL_FEATURES
+        config::features(self.volume.is_read_only()) | PROTOCOL_FEATURES
     }
 
     pub(super) fn offered_protocol() -> VhostUserProtocolFeatures {
@@ -284,7 +284,7 @@ impl Device {
 
     pub(super) fn read_config(&self, offset: u32, size: u32) -> Vec<u8> {
         let space = config_space(self.volume.size(), self.write_back);
-        config_space::read(space, offset, size)
+        config::read(space, offset, size)
     }
 
     /// The driver chooses the write cache, which is all that it may write.
@@ -301,9 +301,7 @@ impl Device {
         let [chosen] = bytes else {
             return Err(invalid.into());
         };
-        if offset != config_space::WRITE_BACK
-            || flags.contains(VhostUserConfigFlags::LIVE_MIGRATION)
-        {
+        if offset != config::WRITE_BACK || flags.contains(VhostUserConfigFlags::LIVE_MIGRATION) {
             return Err(invalid.into());
         }
         self.write_back = *chosen != 0;

@@ -2,8 +2,8 @@
 
 use super::chain::{Chain, DescriptorTable};
 use super::memory::{GuestMemory, GuestRegion};
+use super::memory::{map, sealed};
 use super::request::{Command, DeviceView};
-use super::shared_memory::{map, sealed};
 use crate::frontend::Budget;
 use std::io;
 use virtio_queue::desc::split::Descriptor;

@@ -4,7 +4,6 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use std::io;
-use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
@@ -33,10 +32,10 @@ impl Hangup {
         self.close();
     }
 
-    /// As [`end`](Self::end), where nobody is to blame.
+    /// As [`end`](Self::end), without a fault of the front end.
     pub(super) fn close(&self) {
         // An error says that the front end has left already.
-        let _ = self.socket.shutdown(Shutdown::Both);
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
 
     /// The connection's thread answers the message that it has begun with, and leaves the rest to the next daemon.

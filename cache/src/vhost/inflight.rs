@@ -3,9 +3,9 @@
 //!
 //! The front end keeps the region while a server is gone. It could write anything into it: every value is checked.
 
-use super::device_limits::{MAX_QUEUE_SIZE, MAX_QUEUES};
-use super::mapping::Mapping;
-use super::shared_memory::{MemoryError, map, sealed};
+use super::limits::{MAX_QUEUE_SIZE, MAX_QUEUES};
+use super::memory::Mapping;
+use super::memory::{MemoryError, map, sealed};
 use crate::frontend::Budget;
 use std::fs::File;
 use std::io;

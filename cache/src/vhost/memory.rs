@@ -1,12 +1,14 @@
 //! The guest's memory, as the front end describes it.
 
-use super::device_limits::MAX_MEMORY_SLOTS;
-use super::mapping::Mapping;
-use super::shared_memory::{MemoryError, map};
-use crate::frontend::{Amount, Budget, BudgetShare};
+use super::limits::MAX_MEMORY_SLOTS;
+use super::sigbus::Guard;
+use crate::frontend::{Amount, Budget, BudgetShare, OverBudget};
+use rustix::fs::{SealFlags, fstat, fstatfs};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use vm_memory::{
     GuestAddress, GuestMemoryBackend, GuestMemoryError, GuestMemoryRegion, GuestMemoryRegionBytes,
@@ -32,7 +34,7 @@ pub(crate) struct GuestRegion {
 
 impl GuestRegion {
     /// What is mapped, where the guest has it at `start`.
-    pub(super) fn new(mapping: Mapping, start: u64) -> Option<Self> {
+    pub(crate) fn new(mapping: Mapping, start: u64) -> Option<Self> {
         let size = u64::try_from(mapping.size()).ok()?;
         start.checked_add(size)?;
         let start = GuestAddress(start);
@@ -226,10 +228,204 @@ impl MemorySlots {
     }
 }
 
+// A part of a file in this process, as guests' memory is.
+
+/// A mapping. It may be lost, see [`is_lost`](Self::is_lost).
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: *mut u8,
+    size: usize,
+    /// Ends before the mapping does.
+    guard: Option<Guard>,
+    _share: BudgetShare,
+}
+
+// SAFETY: the memory is mapped for all threads, and only volatile accesses use it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps a part of a file for reading and writing. The file need not stay open.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn new(
+        file: impl AsFd,
+        offset: u64,
+        size: usize,
+        share: BudgetShare,
+    ) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping, wherever the kernel puts it.
+        let start = unsafe { mmap(std::ptr::null_mut(), size, access, flags, file, offset) }?;
+        let mut new = Self {
+            start: start.cast(),
+            size,
+            guard: None,
+            _share: share,
+        };
+        // SAFETY: the guard ends before the mapping, and `slice` gives volatile accesses alone.
+        new.guard = Some(unsafe { Guard::new(start.expose_provenance(), size) }?);
+        Ok(new)
+    }
+
+    /// Its bytes.
+    pub(super) const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// All of it.
+    pub(super) fn slice(&self) -> VolatileSlice<'_> {
+        // SAFETY: mapped for as long as `self` is there, and so is what is returned at most.
+        unsafe { VolatileSlice::new(self.start, self.size) }
+    }
+
+    /// Was its content taken away? What was read since is zero.
+    pub(super) fn is_lost(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_lost)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.guard = None;
+        // SAFETY: it was mapped here, and nothing uses it any more.
+        if let Err(e) = unsafe { munmap(self.start.cast(), self.size) } {
+            tracing::error!("cannot unmap {} bytes of a guest's memory: {e}", self.size);
+        }
+    }
+}
+
+// Files of memory that a front end hands over.
+
+/// Kinds of file systems (`include/uapi/linux/magic.h`). A memfd is a file of the first, or of the second with huge pages.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
+/// Why memory is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MemoryError {
+    /// Its pages may take as long as somebody likes.
+    #[error(
+        "expected memory in a memfd, on tmpfs or on hugetlbfs (QEMU: memory-backend-memfd with share=on), found a file of a file system of type {kind:#x}"
+    )]
+    NoMemory {
+        /// The type of its file system, as statfs(2) has it.
+        kind: u64,
+    },
+    /// A mapping of huge pages has whole ones.
+    #[error(
+        "expected a region of whole huge pages of {page} bytes, found {size} bytes at {offset} of the file"
+    )]
+    HugePages {
+        /// Bytes of a page.
+        page: u64,
+        /// Bytes of the region.
+        size: u64,
+        /// Where it begins in its file.
+        offset: u64,
+    },
+    /// More than front ends may have of what the process has.
+    #[error(transparent)]
+    Budget(#[from] OverBudget),
+    /// It ends before the region does.
+    #[error("expected {expected} bytes of memory, found a file of {found}")]
+    Short {
+        /// Where the region ends.
+        expected: u64,
+        /// Where the file ends.
+        found: u64,
+    },
+    /// The system refused.
+    #[error("cannot map memory: {0}")]
+    Io(#[from] io::Error),
+    /// More regions than there can be.
+    #[error("expected at most {limit} regions of memory, found one more")]
+    TooMany {
+        /// How many there can be.
+        limit: usize,
+    },
+    /// A region of no bytes, or beyond the end of all addresses.
+    #[error(
+        "expected a region of memory that ends within all addresses, found {size} bytes at {guest:#x}"
+    )]
+    Invalid {
+        /// Where the guest would have it.
+        guest: u64,
+        /// Its bytes.
+        size: u64,
+    },
+    /// A region where there is one.
+    #[error(
+        "expected regions of memory that do not overlap, found another for {size} bytes at {guest:#x}"
+    )]
+    Overlap {
+        /// Where the guest would have it.
+        guest: u64,
+        /// Its bytes.
+        size: u64,
+    },
+    /// Nothing that could be removed.
+    #[error("expected a region of memory that was added, found none of {size} bytes at {guest:#x}")]
+    Unknown {
+        /// Where the guest would have it.
+        guest: u64,
+        /// Its bytes.
+        size: u64,
+    },
+}
+
+/// Maps a part of a file, for reading and writing, within a budget. It may be lost when the file shrinks, or when there are
+/// no huge pages left; see [`Mapping::is_lost`].
+///
+/// Pages of an ordinary file are read from a disk, or come from a FUSE server of the front end's, which never answers: they
+/// are refused.
+pub(crate) fn map(
+    file: &File,
+    offset: u64,
+    size: u64,
+    budget: &Arc<Budget>,
+) -> Result<Mapping, MemoryError> {
+    let system = fstatfs(file).map_err(io::Error::from)?;
+    let kind = u64::try_from(system.f_type).unwrap_or(0);
+    let page = u64::try_from(system.f_bsize).unwrap_or(1);
+    match kind {
+        TMPFS_MAGIC => {}
+        HUGETLBFS_MAGIC if (offset | size).is_multiple_of(page) => {}
+        HUGETLBFS_MAGIC => {
+            return Err(MemoryError::HugePages { page, size, offset });
+        }
+        _ => return Err(MemoryError::NoMemory { kind }),
+    }
+    let found = fstat(file).map_err(io::Error::from)?.st_size;
+    let found = u64::try_from(found).unwrap_or(0);
+    let expected = offset.saturating_add(size);
+    if found < expected {
+        return Err(MemoryError::Short { expected, found });
+    }
+    let share = budget.take(Amount {
+        bytes: size,
+        mappings: 1,
+        files: 0,
+    })?;
+    let size = usize::try_from(size).map_err(io::Error::other)?;
+    Ok(Mapping::new(file, offset, size, share)?)
+}
+
+/// New memory that cannot change its size, all zero.
+pub(crate) fn sealed(name: &str, size: u64) -> io::Result<File> {
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, size)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file.into())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::vhost::shared_memory::sealed;
+    use super::{sealed, *};
     use vm_memory::{Bytes, GuestMemoryBackend};
 
     const MIB: u64 = 1 << 20;

@@ -18,35 +18,28 @@
 #![deny(clippy::indexing_slicing)]
 
 mod chain;
-mod config_channel;
-mod config_space;
+mod config;
 mod device;
-mod device_limits;
-mod guest_buffers;
 mod hangup;
 mod inflight;
-mod invalid;
 mod leave;
-mod mapping;
+mod limits;
 mod memory;
 mod messages;
 mod queue;
 mod request;
 mod server;
-mod session;
-mod shared_memory;
 mod sigbus;
 mod vring;
 mod vring_events;
 
-#[doc(hidden)]
-pub mod client;
 #[doc(hidden)]
 pub mod fuzz;
 
 #[cfg(test)]
 mod test;
 
+pub(crate) use memory::{GuestMemory, GuestRegion, map, sealed};
 pub use server::VhostServer;
 
 /// What a front end may hand over as the region of requests in flight, for the fuzzer.

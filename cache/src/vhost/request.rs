@@ -1,6 +1,6 @@
 //! A request of the virtio block device (virtio 1.2, 5.2.6), without its buffers.
 
-use super::device_limits::{MAX_RANGE_SECTORS, MAX_REQUEST, SECTOR};
+use super::limits::{MAX_RANGE_SECTORS, MAX_REQUEST, SECTOR};
 use crate::frontend::ContainerTag;
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_DISCARD,
@@ -40,14 +40,14 @@ impl Status {
 /// What a request asks for. Its range, in bytes, lies inside the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Read so many bytes.
+    /// Read.
     Read {
         /// From the disk's beginning.
         offset: u64,
         /// At most the device's largest request.
         length: u64,
     },
-    /// Write so many bytes.
+    /// Write.
     Write {
         /// From the disk's beginning.
         offset: u64,

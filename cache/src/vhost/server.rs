@@ -1,11 +1,11 @@
 //! The socket of a disk. It serves one front end at a time.
 
-use super::config_channel::ConfigChannel;
+use super::config::ConfigChannel;
 use super::device::Device;
-use super::device_limits::SECTOR;
 use super::hangup::Hangup;
 use super::leave::{Left, PROTOCOL};
-use super::session;
+use super::limits::SECTOR;
+use super::messages;
 use crate::connections::LeftConnection;
 use crate::frontend::{
     Amount, Executor, IoLimits, ListenError, SocketAccess, Volume, unix_listener,
@@ -270,7 +270,7 @@ impl Shared {
             .name("justitia-vhost".into())
             .spawn(move || {
                 let entry = entry;
-                match session::serve(socket, device, left) {
+                match messages::serve(socket, device, left) {
                     Ok(left) => *entry.0.left.lock() = left,
                     Err(e) => entry.0.log("a front end's connection broke", &e),
                 }

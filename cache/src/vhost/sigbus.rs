@@ -168,8 +168,8 @@ fn replace(address: usize) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use crate::frontend::Budget;
-    use crate::vhost::mapping::Mapping;
-    use crate::vhost::shared_memory::{map, sealed};
+    use crate::vhost::memory::Mapping;
+    use crate::vhost::memory::{map, sealed};
     use std::os::unix::process::ExitStatusExt;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;

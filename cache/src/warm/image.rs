@@ -1,7 +1,7 @@
 //! What an image was when its daemon ended, and what proves that it is the same.
 //!
 //! The proof that is always valid is that the image's lock was never given up: its descriptor was handed over. Without that,
-//! an image that nobody else had open when the daemon ended, in a file system of this machine that is the same boot's, has
+//! an image that no other process had open when the daemon ended, in a file system of this machine that is the same boot's, has
 //! not changed if its change time has not: a later write needs a later open, and both the write and the first access to a
 //! mapping of it set the change time, to a later one once the clock has passed the recorded one. Across boots that is no
 //! proof: a power failure can keep an overwritten block and lose the change time, which `fdatasync` does not write.
@@ -30,7 +30,7 @@ pub(crate) struct ImageState {
     changed: [i64; 2],
     /// When it was made, nanoseconds since 1970, where the file system knows that.
     born: Option<u64>,
-    /// Nobody else had it open.
+    /// No other process had it open.
     pub(crate) alone: Option<Solitude>,
 }
 
@@ -95,7 +95,7 @@ impl ImageState {
         }
     }
 
-    /// Notes that nobody else has the image open, if that is so and it is of use. `file` must be the only open file of this
+    /// Notes that no other process has the image open, if that is so and it is of use. `file` must be the only open file of this
     /// process that it has, and is what the state is of.
     pub(crate) fn prove_alone(&mut self, file: &File) {
         self.alone = alone(file, self).ok();
@@ -126,7 +126,7 @@ impl Solitude {
 }
 
 /// File systems whose files change their change time with every write and every first access to a writable mapping, and
-/// which nobody but this machine writes: ext2 to ext4, XFS, tmpfs.
+/// which this machine alone writes: ext2 to ext4, XFS, tmpfs.
 const LOCAL: [i64; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
 
 fn alone(file: &File, state: &ImageState) -> io::Result<Solitude> {
@@ -135,7 +135,7 @@ fn alone(file: &File, state: &ImageState) -> io::Result<Solitude> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let lease = Lease::take(file)?;
-    // While it lasts nobody opens the file.
+    // While it lasts no process opens the file.
     let now = ImageState::of(file)?;
     drop(lease);
     if now != *state {

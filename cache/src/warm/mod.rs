@@ -6,13 +6,10 @@
 //! block's name.
 
 mod image;
-mod place;
-mod record;
-mod restored;
 mod saved;
 
 pub(crate) use image::{ImageState, wait_for_clock};
-pub(crate) use place::{Memfd, PAGE_BYTES, Place};
-pub(crate) use record::{RECORDS, Record};
-pub(crate) use restored::Restored;
-pub(crate) use saved::{Head, Preamble, SavedDisk, SavedPool, load, save, span};
+pub(crate) use saved::{
+    Head, Memfd, PAGE_BYTES, Place, Preamble, RECORDS, Record, Restored, SavedDisk, SavedPool,
+    load, save, span,
+};

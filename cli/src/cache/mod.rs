@@ -6,7 +6,6 @@ mod pools;
 mod serve;
 mod set;
 mod stats;
-mod table;
 mod whatif;
 
 use clap::{Args, Subcommand};

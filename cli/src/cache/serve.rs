@@ -181,7 +181,7 @@ fn stop(service: Service, signal: Option<i32>) -> anyhow::Result<()> {
     if signal == Some(SIGINT) {
         return service.shut_down(timeout).context(NOT_FLUSHED);
     }
-    // Without systemd nobody keeps descriptors, and a socket that nobody accepts from would be in the way.
+    // Without systemd descriptors are not kept, and a socket without a server would be in the way.
     if signal != Some(SIGUSR2) && std::env::var_os("NOTIFY_SOCKET").is_none() {
         return service.leave_ssd(timeout).context(NOT_FLUSHED);
     }

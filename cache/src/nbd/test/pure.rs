@@ -1,9 +1,9 @@
 //! Parsers and negotiation, without I/O, and what chance makes of them.
 
-use crate::nbd::encode::Style;
 use crate::nbd::handshake::{ExportInfo, ExportLookup, Handshake, Next, Tls};
 use crate::nbd::proto::{Errno, MAX_PAYLOAD, OPTION_MAGIC, OPTION_REPLY_MAGIC, option, reply};
-use crate::nbd::refusal::Refusal;
+use crate::nbd::reply::Style;
+use crate::nbd::request::Refusal;
 use crate::nbd::request::{Command, Parsed, Request, parse};
 use proptest::prelude::*;
 
@@ -53,7 +53,7 @@ fn ask(h: &mut Handshake, kind: u32, data: &[u8]) -> (Vec<u32>, Next) {
     let (used, next) = h.step(&m, &One, &mut out);
     assert_eq!(used, m.len());
     let mut types = Vec::new();
-    let mut rest = crate::nbd::parse::Bytes(&out);
+    let mut rest = crate::nbd::proto::Bytes(&out);
     while !rest.0.is_empty() {
         assert_eq!(rest.u64(), Some(OPTION_REPLY_MAGIC));
         assert_eq!(rest.u32(), Some(kind));

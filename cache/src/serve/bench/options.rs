@@ -1,8 +1,8 @@
 //! What is measured, and why it may fail.
 
 use crate::error::CacheError;
+use crate::serve::config::Size;
 use crate::serve::error::ServeError;
-use crate::serve::size::Size;
 use std::io;
 use std::path::PathBuf;
 

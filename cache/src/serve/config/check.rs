@@ -1,14 +1,16 @@
 //! Whether the values of a configuration fit together.
 
-use super::error::Checker;
-use super::port::{check_port, check_serials, serial};
-use super::tables::{DiskMode, DiskTable, File, PoolTable, VmTable};
-use super::types::{Config, DiskConfig, Listen, PoolConfig, VmConfig};
+use super::tables::{DiskMode, DiskTable, File, ListenTable, PoolTable, PortTable, VmTable};
+use super::types::{Config, DiskConfig, Listen, NAME, PoolConfig, PortConfig, VmConfig, is_name};
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
-use crate::frontend::ContainerTag;
+use crate::frontend::{ContainerTag, SocketAccess};
 use crate::nbd::TlsFiles;
+use justitia_link::Serial;
 use justitia_share::Weight;
+use nix::unistd::{Group, User};
 use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 impl File {
@@ -229,6 +231,184 @@ impl DiskTable {
                 DiskMode::Exclusive => Some(Mode::Exclusive),
                 DiskMode::Uncached => None,
             },
+        }
+    }
+}
+
+// The port of a VM, and the serials by which its guest names its disks.
+
+/// The largest residency table: of a guest that holds 4 TiB.
+const MAX_RESIDENCY: u64 = 16 << 30;
+
+fn check_port(
+    port: PortTable,
+    vm: &Spanned<String>,
+    exports: &mut BTreeSet<String>,
+    checker: &mut Checker<'_>,
+) -> PortConfig {
+    let bytes = port.residency.get_ref().0;
+    if !(64..=MAX_RESIDENCY).contains(&bytes) {
+        checker.error(
+            Some(port.residency.span().start),
+            format!("expected a residency table of 64 bytes to 16 GiB, found {bytes} bytes"),
+        );
+    }
+    let name = match port.name {
+        Some(name) => {
+            checker.unique(exports, "disk or port", &name);
+            name.into_inner()
+        }
+        // No disk's name has a slash.
+        None => format!("{}/port", vm.get_ref()),
+    };
+    PortConfig {
+        name,
+        residency_bytes: bytes,
+        ssd: port.ssd,
+    }
+}
+
+/// The serial of a disk: its own, or its name where that is one.
+pub(super) fn serial(disk: &DiskTable) -> Option<Serial> {
+    let name = disk.serial.as_ref().unwrap_or(&disk.name);
+    Serial::new(name.get_ref())
+}
+
+/// A serial is one, and of the disks of a VM with a port each that is cached has one that no other has.
+fn check_serials(disks: &[DiskTable], port: bool, checker: &mut Checker<'_>) {
+    let mut seen = BTreeSet::new();
+    for disk in disks {
+        let named = disk.serial.as_ref().unwrap_or(&disk.name);
+        let cached = !matches!(disk.mode, DiskMode::Uncached);
+        let at = Some(named.span().start);
+        let found = named.get_ref();
+        match serial(disk) {
+            None if disk.serial.is_some() => checker.error(
+                at,
+                format!("expected a serial of 1 to 20 printable ASCII characters, found {found:?}"),
+            ),
+            // The name is checked elsewhere.
+            None if port && cached && is_name(found) => checker.error(
+                at,
+                format!(
+                    "expected a serial for disk {found:?} of a VM with a port, as its name is none (1 to 20 printable ASCII characters): add `serial = \"...\"`"
+                ),
+            ),
+            Some(serial) if port && cached && !seen.insert(serial) => checker.error(
+                at,
+                format!("expected every serial once among the disks of a VM, found {found:?} again"),
+            ),
+            _ => {}
+        }
+    }
+}
+
+// Who may connect to the sockets of disks.
+
+impl ListenTable {
+    pub(super) fn access(&self, checker: &mut Checker) -> SocketAccess {
+        let mut access = SocketAccess::default();
+        if let Some(mode) = &self.socket_mode {
+            let parsed = u16::from_str_radix(mode.get_ref(), 8).ok();
+            match parsed.filter(|mode| mode & 0o600 == 0o600 && mode & !0o770 == 0) {
+                Some(mode) => access.mode = mode,
+                None => checker.error(
+                    Some(mode.span().start),
+                    format!(
+                        "expected an octal mode for user and group, such as \"0660\", found {:?}: who may connect can read and write every disk of the socket",
+                        mode.get_ref()
+                    ),
+                ),
+            }
+        }
+        access.owner = id(self.socket_owner.as_ref(), "user", checker, |name| {
+            User::from_name(name).ok()?.map(|user| user.uid.as_raw())
+        });
+        access.group = id(self.socket_group.as_ref(), "group", checker, |name| {
+            Group::from_name(name).ok()?.map(|group| group.gid.as_raw())
+        });
+        access
+    }
+}
+
+/// The number of a user or group, by its name or as it is.
+fn id(
+    name: Option<&Spanned<String>>,
+    what: &str,
+    checker: &mut Checker,
+    by_name: impl Fn(&str) -> Option<u32>,
+) -> Option<u32> {
+    let name = name?;
+    let text = name.get_ref();
+    let found = text.parse().ok().or_else(|| by_name(text));
+    if found.is_none() {
+        let what =
+            format!("expected the name or number of a {what} of this machine, found {text:?}");
+        checker.error(Some(name.span().start), what);
+    }
+    found
+}
+
+// Errors of a configuration, with file and line.
+
+/// What is wrong with a configuration, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1; `None` when it is not one line's fault.
+    pub line: Option<usize>,
+    /// What was expected and what was found.
+    pub what: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        write!(f, " {}", self.what)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Collects the errors of one file.
+pub(super) struct Checker<'a> {
+    pub(super) file: &'a Path,
+    pub(super) text: &'a str,
+    pub(super) errors: Vec<ConfigError>,
+}
+
+impl Checker<'_> {
+    pub(super) fn error(&mut self, at: Option<usize>, what: String) {
+        let line = at.map(|at| self.text[..at.min(self.text.len())].matches('\n').count() + 1);
+        self.errors.push(ConfigError {
+            file: self.file.into(),
+            line,
+            what,
+        });
+    }
+
+    pub(super) fn unique(
+        &mut self,
+        seen: &mut BTreeSet<String>,
+        what: &str,
+        name: &Spanned<String>,
+    ) {
+        let text = name.get_ref();
+        let at = Some(name.span().start);
+        if !is_name(text) {
+            self.error(
+                at,
+                format!("expected a {what} name of {NAME}, found {text:?}"),
+            );
+        } else if !seen.insert(text.clone()) {
+            self.error(
+                at,
+                format!("expected every {what} once, found {text:?} again"),
+            );
         }
     }
 }

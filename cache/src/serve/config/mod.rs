@@ -3,15 +3,11 @@
 #![deny(clippy::indexing_slicing)]
 
 mod check;
-mod error;
-mod faults;
-mod listen;
 mod load;
-mod name;
-mod port;
 mod tables;
 mod types;
 
-pub use error::ConfigError;
-pub(super) use name::{NAME, is_name};
+pub use check::ConfigError;
+pub use tables::Size;
 pub use types::{Config, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};
+pub(super) use types::{NAME, is_name};

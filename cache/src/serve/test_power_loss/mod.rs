@@ -7,6 +7,7 @@ mod workload;
 
 use crate::backing::{OpenOptions, RawDisk};
 use crate::bench::Random;
+use crate::bench::front_end::{FrontEnd, FrontEndOptions};
 use crate::block_dev::Recorder;
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};
@@ -15,7 +16,6 @@ use crate::frontend::{Backend, Executor, IoLimits, Volume};
 use crate::nbd::test::client::Client;
 use crate::nbd::{Export, Limits, Server};
 use crate::vhost::VhostServer;
-use crate::vhost::client::{FrontEnd, FrontEndOptions};
 use crash::{Crashes, Replay};
 use justitia_share::Weight;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 
 use super::crash::Durable;
 use crate::bench::Random;
+use crate::bench::front_end::{BlkRequest, FrontEnd, kind, range};
 use crate::block_dev::Recorder;
 use crate::nbd::test::client::Client;
-use crate::vhost::client::{BlkRequest, FrontEnd, kind, range};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

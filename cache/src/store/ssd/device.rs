@@ -1,15 +1,19 @@
 //! The device under the SSD store: a file or a block device, past the page cache.
 
-use super::mark::{self, Content, MARK_BYTES};
-use super::page::BlocksRead;
 use super::transfer::{self, Overdue};
-use crate::warm::Preamble;
+use super::write_buffer::BlocksRead;
+use crate::backing::take_locks;
+use crate::config::SsdConfig;
+use crate::warm::{PAGE_BYTES, Preamble};
+use justitia_link::{AlignedBuf, PAGE};
+use justitia_regular_file as regular_file;
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
-use std::fs::File;
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, fallocate};
+use rustix::io::Errno;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,7 +23,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the SSD store needs of its device. Offsets are multiples of the block size, buffers lie on pages.
 pub(crate) trait Device: Send + Sync {
-    /// Reads the blocks at these offsets, together, and waits for so long at most. What is read later goes into memory
+    /// Reads the blocks at these offsets, together, and waits for `patience` at most. What is read later goes into memory
     /// that nobody else uses.
     fn read(&self, offsets: &[u64], patience: Duration) -> Result<BlocksRead, Overdue>;
     /// Writes, together; one result for each.
@@ -71,7 +75,7 @@ impl FileDevice {
     }
 
     /// Bytes of blocks that may be used, of `len`: all, unless a device has no room for the mark besides.
-    pub(super) fn provide(&self, len: u64) -> io::Result<u64> {
+    fn provide(&self, len: u64) -> io::Result<u64> {
         if self.regular {
             let end = len.saturating_add(MARK_BYTES);
             if self.file.metadata()?.len() < end {
@@ -109,7 +113,7 @@ impl FileDevice {
                 "it does not answer: nothing was removed",
             ));
         }
-        if mark::content(&self.file, self.regular)? != Content::Marked {
+        if content(&self.file, self.regular)? != Content::Marked {
             return Err(io::Error::other(
                 "somebody has written over the store's mark: nothing was removed",
             ));
@@ -161,4 +165,312 @@ impl Device for FileDevice {
     fn file(&self) -> Option<&FileDevice> {
         Some(self)
     }
+}
+
+// The mark of an SSD store: its first MiB. What does not carry it is not ours to delete, discard or write over.
+//
+// Each page says which one it is. So a file system, a partition table or a volume that is made on the device later
+// destroys the mark, wherever in the first MiB it writes. Behind the mark of the last page lies the preamble of what a daemon
+// has left for the next one; writing the mark voids it.
+
+/// Bytes of the mark; blocks lie behind it.
+pub(super) const MARK_BYTES: u64 = 1 << 20;
+
+const TEXT: &[u8] = b"SSD store of `justitia cache`: nothing here is of use to anyone else\n";
+
+/// Where in the mark the preamble lies: in a sector behind that with the number of the last page.
+const PREAMBLE: usize = (1 << 20) - PAGE + 512;
+
+/// Places of a device that are looked at, besides its beginning and end, before it is taken for an empty one.
+const SAMPLES: u64 = 1024;
+
+/// What lies in a file or on a device that is to be an SSD store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Nothing: a file of no bytes, or a device that is zero wherever it was looked at.
+    Nothing,
+    /// The blocks of an SSD store.
+    Marked,
+    /// Something that no SSD store has written.
+    Foreign,
+}
+
+/// What lies in `file`?
+pub(super) fn content(file: &File, regular: bool) -> io::Result<Content> {
+    let size = rustix::fs::seek(file, SeekFrom::End(0))?;
+    if size == 0 {
+        return Ok(Content::Nothing);
+    }
+    // A file may be the beginning of one: its server was killed while it wrote the mark.
+    let count = size.min(MARK_BYTES);
+    let mut found = AlignedBuf::new(index(MARK_BYTES));
+    let end = read(file, &mut found, 0)?;
+    let whole = u64::try_from(end).is_ok_and(|end| end >= count);
+    let mut expected = mark();
+    let preamble = PREAMBLE..index(MARK_BYTES);
+    if whole && count == MARK_BYTES {
+        expected[preamble.clone()].copy_from_slice(&found[preamble]);
+    }
+    if whole && found[..end] == expected[..end] && (count == MARK_BYTES || regular) {
+        return Ok(Content::Marked);
+    }
+    let empty = !regular && found.iter().all(|byte| *byte == 0) && is_zero(file, size)?;
+    Ok(if empty {
+        Content::Nothing
+    } else {
+        Content::Foreign
+    })
+}
+
+/// Makes `file` ours: durably, before anything else is written to it.
+pub(super) fn write(file: &File) -> io::Result<()> {
+    file.write_all_at(&mark(), 0)?;
+    file.sync_data()
+}
+
+/// What a daemon has left on a store, which must carry the mark; `None` when that is nothing, or cannot be used.
+pub(super) fn left(file: &File) -> io::Result<Option<Preamble>> {
+    let mut page = AlignedBuf::new(PAGE);
+    let at = MARK_BYTES - PAGE_BYTES;
+    if read(file, &mut page, at)? < PAGE {
+        return Ok(None);
+    }
+    let found = &page[PREAMBLE % PAGE..];
+    let preamble = Preamble::decode(found);
+    if preamble.is_none() && found.iter().any(|byte| *byte != 0) {
+        tracing::warn!(
+            "the blocks on the SSD store are not used again: another version has left them, or what says which they are is damaged"
+        );
+    }
+    Ok(preamble)
+}
+
+/// Says, durably, what is left on the store.
+pub(super) fn leave(file: &File, preamble: &Preamble) -> io::Result<()> {
+    let mark = mark();
+    let mut page = AlignedBuf::new(PAGE);
+    page.copy_from_slice(&mark[mark.len() - PAGE..]);
+    let bytes = preamble.encode();
+    let at = PREAMBLE % PAGE;
+    page[at..at + bytes.len()].copy_from_slice(&bytes);
+    file.write_all_at(&page, MARK_BYTES - PAGE_BYTES)?;
+    file.sync_data()
+}
+
+fn mark() -> AlignedBuf {
+    let mut mark = AlignedBuf::new(index(MARK_BYTES));
+    for (page, number) in mark.chunks_exact_mut(PAGE).zip(0u64..) {
+        let text = TEXT.iter().copied().chain(number.to_le_bytes());
+        page.iter_mut().zip(text).for_each(|(to, byte)| *to = byte);
+    }
+    mark
+}
+
+/// Is the device zero at its end and at places all over it?
+fn is_zero(file: &File, size: u64) -> io::Result<bool> {
+    let page = u64::try_from(PAGE).map_err(io::Error::other)?;
+    let pages = size / page;
+    let mut buf = AlignedBuf::new(PAGE);
+    let last = pages.saturating_sub(MARK_BYTES / page)..pages;
+    let step = (pages / SAMPLES).max(1);
+    for at in (0..pages).step_by(index(step)).chain(last) {
+        read(file, &mut buf, at * page)?;
+        if buf.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Reads until `buf` is full or the file ends; how many bytes that were.
+fn read(file: &File, buf: &mut [u8], off: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        let at = off + u64::try_from(done).map_err(io::Error::other)?;
+        match file.read_at(&mut buf[done..], at) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+fn index(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+// Taking a file or a block device as SSD store: one that was ours, or an empty one.
+
+/// What becomes of a file or a device that holds something that no SSD store has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Foreign {
+    /// It is refused.
+    Refuse,
+    /// It is lost.
+    Overwrite,
+}
+
+impl Foreign {
+    /// As configured.
+    pub(crate) const fn of(config: &SsdConfig) -> Self {
+        match config.overwrite {
+            true => Self::Overwrite,
+            false => Self::Refuse,
+        }
+    }
+}
+
+impl FileDevice {
+    /// Takes what lies at `path`, or makes a file there, for `len` bytes of blocks.
+    pub(crate) fn open(path: &Path, len: u64, foreign: Foreign) -> io::Result<Self> {
+        let path = place(path)?;
+        let (file, made) = open_or_make(&path)?;
+        let mut device = Self {
+            regular: file.metadata()?.is_file(),
+            file: Arc::new(file),
+            path,
+            made: false,
+            marked: false,
+            len: AtomicU64::new(0),
+            left: Mutex::default(),
+            kept: AtomicBool::new(false),
+        };
+        take_locks(&device.file, false).map_err(io::Error::other)?;
+        // It is locked, and from here on a file that was made is removed again.
+        device.made = made;
+        // What lies there without the mark was not left by a daemon, whatever it looks like.
+        if check(&device.file, foreign)? == Content::Marked {
+            // Valid once: what is read here is void, durably, before anything of the store is used.
+            *device.left.get_mut() = left(&device.file)?;
+        }
+        write(&device.file)?;
+        device.marked = true;
+        device.provide(len)?;
+        Ok(device)
+    }
+}
+
+/// May what lies at `path` be taken as SSD store, and if nothing does, may a file be made there? Changes nothing.
+///
+/// # Errors
+/// When not, and why.
+pub(crate) fn check_place(path: &Path, foreign: Foreign) -> io::Result<()> {
+    let path = place(path)?;
+    match open(&path, OFlags::RDONLY | OFlags::DIRECT) {
+        Ok(file) => check(&file, foreign).map(drop),
+        Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The place that `path` names, in a directory that no other user writes. A link leads to a block device only, as those in
+/// `/dev/disk` do.
+fn place(path: &Path) -> io::Result<PathBuf> {
+    check_directory(path)?;
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => {
+            let target = std::fs::canonicalize(path)?;
+            let kind = std::fs::metadata(&target)?.file_type();
+            if kind.is_block_device() {
+                check_directory(&target)?;
+                return Ok(target);
+            }
+            Err(invalid(format!(
+                "expected a regular file or a block device, found a symbolic link to {}: name {} itself",
+                regular_file::kind(kind),
+                target.display()
+            )))
+        }
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(path.to_owned()),
+    }
+}
+
+fn check_directory(path: &Path) -> io::Result<()> {
+    let Some((uid, mode)) = regular_file::foreign_directory(path)? else {
+        return Ok(());
+    };
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "expected a directory that only this user or root may write, found one of the user {uid} with mode {mode:03o}: others could put another file there"
+        ),
+    ))
+}
+
+fn open(path: &Path, flags: OFlags) -> rustix::io::Result<File> {
+    let common = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let open = |more: OFlags| {
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::open(path, flags | common | more, mode).map(File::from)
+    };
+    match open(OFlags::empty()) {
+        Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
+            tracing::warn!(path = %path.display(), "no direct I/O here: blocks on this SSD store pass the page cache, too");
+            let flags = (flags - OFlags::DIRECT) | common;
+            rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+        }
+        done => done,
+    }
+}
+
+/// The file or device; and whether it was made.
+fn open_or_make(path: &Path) -> io::Result<(File, bool)> {
+    let flags = OFlags::RDWR | OFlags::DIRECT;
+    let block = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+    // A mounted device must not be overwritten.
+    let exclusive = if block { OFlags::EXCL } else { OFlags::empty() };
+    match open(path, flags | exclusive) {
+        Ok(file) => Ok((file, false)),
+        Err(Errno::NOENT) if !block => {
+            let made = open(path, flags | OFlags::CREATE | OFlags::EXCL)?;
+            Ok((made, true))
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// May this be taken? What lies there.
+fn check(file: &File, foreign: Foreign) -> io::Result<Content> {
+    let found = file.metadata()?;
+    let kind = found.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(invalid(format!(
+            "expected a regular file or a block device, found {}",
+            regular_file::kind(kind)
+        )));
+    }
+    if kind.is_file() {
+        check_owner(&found)?;
+    }
+    let content = content(file, kind.is_file())?;
+    if foreign == Foreign::Refuse && content == Content::Foreign {
+        return Err(invalid(format!(
+            "expected nothing, or an SSD store of Justitia's, found {} with something else in it: choose another place; if what it holds may be lost, say so (`overwrite = true` in [ssd], or `justitia cache set ssd --overwrite`)",
+            regular_file::kind(kind)
+        )));
+    }
+    Ok(content)
+}
+
+fn invalid(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+/// Blocks of all VMs go into the file: other users must not read it.
+fn check_owner(found: &Metadata) -> io::Result<()> {
+    let ours = rustix::process::geteuid().as_raw();
+    if found.uid() == ours && found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "expected a file of the user {ours} with mode 600, found one of the user {} with mode {:03o}: blocks of all VMs would be written into it; name another place, where a file is made",
+            found.uid(),
+            found.mode() & 0o7777
+        ),
+    ))
 }

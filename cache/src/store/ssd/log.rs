@@ -1,7 +1,7 @@
 //! A pool's part of the SSD store.
 
-use super::extent::{EXTENT_SLOTS, FREE, SEALED};
 use super::store::SsdStore;
+use super::store::{EXTENT_SLOTS, FREE, SEALED};
 use super::write_buffer::{Owner, SEGMENT_SLOTS, Segment};
 use crate::block::{Block, Key};
 use crate::index::{Index, Location};
@@ -16,8 +16,8 @@ pub(crate) struct SsdLog {
     pub(super) sealed: List,
     /// Extents that were opened so far.
     pub(super) opened: u32,
-    /// Blocks that may be renewed: as many as came, a turn of the log at most.
-    renewable: u64,
+    /// Blocks that may be reinserted: as many as came, a turn of the log at most.
+    reinsertable: u64,
     /// The pool is being destroyed: nothing is admitted.
     pub(crate) closed: bool,
 }
@@ -51,16 +51,16 @@ impl SsdLog {
             .wrapping_sub(extent.opened.load(Ordering::SeqCst))
     }
 
-    /// May a block be written again? As many may as others were written, so renewal at most doubles the device's writes.
-    pub(crate) const fn may_renew(&self) -> bool {
-        self.renewable > 0
+    /// May a block be written again? As many may as others were written, so reinsertion at most doubles the device's writes.
+    pub(crate) const fn may_reinsert(&self) -> bool {
+        self.reinsertable > 0
     }
 
-    /// A block was written, again if it is `renewed`. `turn` is the pool's part of the store, blocks.
-    pub(crate) fn count_renewal(&mut self, renewed: bool, turn: u64) {
-        self.renewable = match renewed {
-            true => self.renewable.saturating_sub(1),
-            false => (self.renewable + 1).min(turn),
+    /// A block was written, again if it is `reinserted`. `turn` is the pool's part of the store, blocks.
+    pub(crate) fn count_insertion(&mut self, reinserted: bool, turn: u64) {
+        self.reinsertable = match reinserted {
+            true => self.reinsertable.saturating_sub(1),
+            false => (self.reinsertable + 1).min(turn),
         };
     }
 

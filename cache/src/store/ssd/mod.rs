@@ -8,36 +8,24 @@
 //!
 //! The first MiB of the file or device is a mark, by which a store is told from everything else.
 //!
-//! Checksums cover the block's key, too, with a seed that nobody knows, so that what another block or another VM left on the
+//! Checksums cover the block's key, too, with a secret seed, so that what another block or another VM left on the
 //! device never passes for the one that was put. Every start has its own seed, but for one that takes what the last daemon
 //! has left, and with it the seed.
 
-mod allocate;
 mod device;
-mod extent;
 mod fair_queue;
 mod log;
-mod mark;
-mod open;
-mod page;
-mod read;
-mod stall;
 mod store;
 mod transfer;
 mod warm;
-mod write;
 mod write_buffer;
 
 #[cfg(test)]
 mod test_place;
 
-pub(crate) use device::{Device, FileDevice};
-pub(crate) use extent::EXTENT_SLOTS;
+pub(crate) use device::{Device, FileDevice, Foreign, check_place};
 pub(crate) use log::{Append, SsdLog};
-pub(crate) use open::{Foreign, check_place};
-pub(crate) use page::{BlocksRead, Page};
-pub(crate) use read::SsdReadRef;
-pub(crate) use store::SsdStore;
+pub(crate) use store::{EXTENT_SLOTS, SsdReadRef, SsdStore};
 pub(crate) use transfer::Overdue;
 pub(crate) use warm::SavedSlot;
-pub(crate) use write_buffer::{Owner as SegmentOwner, Segment};
+pub(crate) use write_buffer::{BlocksRead, Owner as SegmentOwner, Page, Segment};

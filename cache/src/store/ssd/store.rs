@@ -1,16 +1,18 @@
 //! The store: its device, its extents, whether it works.
 
 use super::device::Device;
-use super::extent::{CHUNK, Chunk, EXTENT_SLOTS, Extent, LIMIT, extents};
-use super::stall::Stall;
-use super::write_buffer::WriteBuffer;
-use crate::block::{BLOCK_SIZE, Key};
+use super::transfer::{READ_PATIENCE, Stall};
+use super::write_buffer::{BlocksRead, SEGMENT_SLOTS, Segment, WriteBuffer};
+use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block, Key};
+use crate::clock;
+use crate::index::MAX_SLOTS;
+use crate::lock_rank::{LEAF, Ranked};
+use crate::ssd_admission::Mean;
 use crate::store::list::{FreeList, Links};
-use crate::worth::Mean;
-use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 /// Consecutive errors of the device after which the store is closed.
 const MAX_ERRORS: u32 = 8;
@@ -19,24 +21,24 @@ const MAX_ERRORS: u32 = 8;
 pub(crate) struct SsdStore {
     pub(super) device: Box<dyn Device>,
     pub(super) chunks: Box<[OnceLock<Chunk>]>,
-    pub(super) free: Mutex<Free>,
-    /// Extents that nobody has, and that are free once the device was told.
-    pub(super) retired: Mutex<Vec<u32>>,
+    pub(super) free: Ranked<Free, LEAF>,
+    /// Extents that no pool has, and that are free once the device was told.
+    retired: Ranked<Vec<u32>, LEAF>,
     /// Extents that may be used.
     pub(super) capacity: AtomicU32,
     /// What lies beyond a new end is not dropped yet.
     shrinks: AtomicBool,
     pub(super) write_buffer: WriteBuffer,
-    pub(super) stall: Stall,
+    stall: Stall,
     /// Threads that write.
     writers: AtomicUsize,
     pub(super) seed: u64,
     pub(super) closed: AtomicBool,
-    pub(super) failure: Mutex<Option<String>>,
+    pub(super) failure: Ranked<Option<String>, LEAF>,
     pub(super) errors: AtomicU64,
-    pub(super) errors_in_a_row: AtomicU32,
+    errors_in_a_row: AtomicU32,
     /// By block.
-    pub(super) writes: Mutex<Mean>,
+    pub(super) writes: Ranked<Mean, LEAF>,
     /// Dropped last: after the device has given its file up.
     device_in_use: Arc<()>,
 }
@@ -64,8 +66,8 @@ impl SsdStore {
         Self {
             device,
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
-            free: Mutex::default(),
-            retired: Mutex::default(),
+            free: Ranked::default(),
+            retired: Ranked::default(),
             capacity: AtomicU32::new(capacity),
             shrinks: AtomicBool::new(false),
             write_buffer: WriteBuffer::default(),
@@ -73,10 +75,10 @@ impl SsdStore {
             writers: AtomicUsize::new(0),
             seed,
             closed: AtomicBool::new(false),
-            failure: Mutex::new(None),
+            failure: Ranked::default(),
             errors: AtomicU64::new(0),
             errors_in_a_row: AtomicU32::new(0),
-            writes: Mutex::default(),
+            writes: Ranked::default(),
             device_in_use: Arc::default(),
         }
     }
@@ -158,7 +160,7 @@ impl SsdStore {
         row >= MAX_ERRORS || error.kind() == io::ErrorKind::StorageFull
     }
 
-    pub(super) fn worked(&self) {
+    fn worked(&self) {
         if self.errors_in_a_row.load(Ordering::Relaxed) > 0 {
             self.errors_in_a_row.store(0, Ordering::Relaxed);
         }
@@ -222,5 +224,326 @@ impl Links for SsdStore {
     }
     fn set_older(&self, at: u32, to: u32) {
         self.extent(at).older.store(to, Ordering::Relaxed);
+    }
+}
+
+// Extents that are free, and how many there may be.
+
+impl SsdStore {
+    /// Is nothing on its way to the device?
+    #[cfg(test)]
+    pub(crate) fn settled(&self) -> bool {
+        (0..self.free.lock().fresh).all(|e| self.extent(e).pending.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Blocks of an extent.
+    #[cfg(test)]
+    pub(crate) fn live(&self, extent: u32) -> u32 {
+        self.extent(extent).live.load(Ordering::SeqCst).count_ones()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn free_extents(&self) -> u32 {
+        let free = self.free.lock();
+        free.stack.len()
+            + self
+                .capacity
+                .load(Ordering::SeqCst)
+                .saturating_sub(free.fresh)
+    }
+
+    /// Is an extent free?
+    pub(crate) fn has_free(&self) -> bool {
+        let free = self.free.lock();
+        free.stack.len() > 0 || free.fresh < self.capacity.load(Ordering::SeqCst)
+    }
+
+    /// A free extent, which is the pool's and open before the lock is released: a store that shrinks meanwhile either takes
+    /// it from the free ones or sees that it is in use.
+    pub(super) fn take_extent(&self, pool: u32) -> Option<u32> {
+        let mut free = self.free.lock();
+        let extent = match free.stack.pop(self) {
+            Some(extent) => extent,
+            None if free.fresh < self.capacity.load(Ordering::SeqCst) => {
+                free.fresh += 1;
+                free.fresh - 1
+            }
+            None => return None,
+        };
+        let e = self.extent(extent);
+        e.pool.store(pool, Ordering::SeqCst);
+        e.state.store(OPEN, Ordering::SeqCst);
+        Some(extent)
+    }
+
+    pub(super) fn return_extent(&self, extent: u32) {
+        let mut free = self.free.lock();
+        if extent < self.capacity.load(Ordering::SeqCst) {
+            free.stack.push(self, extent);
+        } else {
+            free.beyond.push(extent);
+        }
+    }
+
+    /// An extent whose content is to be discarded before it is anybody's again.
+    pub(super) fn retire(&self, extent: u32) {
+        self.retired.lock().push(extent);
+    }
+
+    /// Tells the device that the content of the retired extents is not needed, of neighbours at once, and frees them. Hold no
+    /// lock: it may take long. A hint: what the device says does not matter.
+    pub(crate) fn discard_retired(&self) {
+        let mut retired = std::mem::take(&mut *self.retired.lock());
+        retired.sort_unstable();
+        let len = u64::from(EXTENT_SLOTS) * BLOCK_BYTES;
+        for run in retired.chunk_by(|one, next| one + 1 == *next) {
+            let (first, count) = (run.first().copied().unwrap_or(0), run.len());
+            let bytes = u64::try_from(count).unwrap_or(0) * len;
+            if let Err(error) = self.device.discard(u64::from(first) * len, bytes) {
+                tracing::debug!(%error, first, count, "the SSD store's device takes no discards");
+            }
+            run.iter().for_each(|extent| self.return_extent(*extent));
+        }
+    }
+
+    /// Changes the capacity. Extents beyond it are handed out no more; returns those that were in use.
+    pub(crate) fn set_capacity(&self, bytes: u64) -> io::Result<std::ops::Range<u32>> {
+        let new = extents(self.device.grow(bytes)?);
+        let mut free = self.free.lock();
+        let old = self.capacity.swap(new, Ordering::SeqCst);
+        let mut all = std::mem::take(&mut free.stack);
+        let mut known = std::mem::take(&mut free.beyond);
+        known.extend(std::iter::from_fn(|| all.pop(self)));
+        for extent in known {
+            if extent < new {
+                free.stack.push(self, extent);
+            } else {
+                free.beyond.push(extent);
+            }
+        }
+        Ok(if new < old {
+            new..free.fresh.max(new)
+        } else {
+            0..0
+        })
+    }
+
+    /// The owner of an extent that is in use.
+    pub(crate) fn pool_in_use(&self, extent: u32) -> Option<u32> {
+        let e = self.extent(extent);
+        (e.state.load(Ordering::SeqCst) != FREE).then(|| e.pool.load(Ordering::SeqCst))
+    }
+}
+
+// Extents: their records, and the states that they go through.
+
+/// Slots of an extent: 256 KiB of blocks, one bit each in a word.
+pub(crate) const EXTENT_SLOTS: u32 = 64;
+
+/// Extents whose records are allocated together (16 MiB of blocks).
+pub(super) const CHUNK: usize = 64;
+
+/// What an extent is doing. Changed under the lock of the log of its owner.
+pub(super) const FREE: u32 = 0;
+pub(super) const OPEN: u32 = 1;
+pub(super) const SEALED: u32 = 2;
+
+/// 14 bytes a slot and 48 an extent.
+pub(super) struct Chunk {
+    pub(super) keys: Box<[AtomicU64]>,
+    pub(super) sums: Box<[AtomicU32]>,
+    /// When the block was used last, by the clock of its pool.
+    pub(super) stamps: Box<[AtomicU16]>,
+    pub(super) extents: Box<[Extent]>,
+}
+
+#[derive(Default)]
+pub(super) struct Extent {
+    /// A bit for each slot that is a block, or is being made or unmade one.
+    pub(super) live: AtomicU64,
+    /// Advances whenever the extent is given away: a read that began before is void.
+    pub(super) epoch: AtomicU32,
+    /// Segments on their way to the device.
+    pub(super) pending: AtomicU32,
+    pub(super) state: AtomicU32,
+    pub(super) pool: AtomicU32,
+    /// Which of its pool's extents it is, counted as they were opened.
+    pub(super) opened: AtomicU32,
+    pub(super) newer: AtomicU32,
+    pub(super) older: AtomicU32,
+}
+
+/// Extents that any SSD store can have: its slots fit a place of the index.
+const LIMIT: u32 = MAX_SLOTS / EXTENT_SLOTS;
+
+/// Whole extents in this many bytes.
+pub(super) fn extents(bytes: u64) -> u32 {
+    let extents = bytes / (u64::from(EXTENT_SLOTS) * BLOCK_BYTES);
+    u32::try_from(extents).map_or(LIMIT, |e| e.min(LIMIT))
+}
+
+// Reads of blocks: from the write buffer, or from the device with their checksums compared.
+
+/// A block on the device that is about to be read.
+#[derive(Clone, Copy)]
+pub(crate) struct SsdReadRef {
+    pub(crate) slot: u32,
+    sum: u32,
+    epoch: u32,
+}
+
+impl SsdStore {
+    /// Is a read of the device overdue?
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stall.is_stalled()
+    }
+
+    /// For how long a read has been overdue.
+    pub(crate) fn stalled_for(&self) -> Option<Duration> {
+        self.stall.time()
+    }
+
+    /// For how long the oldest write that is under way has been.
+    pub(crate) fn writing_for(&self) -> Option<Duration> {
+        self.stall.write_time()
+    }
+
+    /// Waits until a read is overdue, or a write takes long; `false` when the store has closed.
+    pub(crate) fn wait_for_stall(&self) -> bool {
+        self.stall.wait()
+    }
+
+    /// What stands for a block's content and name: the low half of a keyed hash.
+    pub(crate) fn sum(&self, key: Key, content: &Block) -> u32 {
+        let sum = xxhash_rust::xxh3::xxh3_64_with_seed(content, key.hash(self.seed));
+        u32::try_from(sum & u64::from(u32::MAX)).unwrap_or(0)
+    }
+
+    /// Copies a part of a block that is not on the device yet. Call under the lock of its shard.
+    pub(crate) fn read_buffered(&self, slot: u32, at: usize, piece: &mut [u8]) -> bool {
+        let Some(segment) = self.write_buffer.find(slot) else {
+            return false;
+        };
+        let bytes = segment.bytes.read();
+        let block = bytes.block(slot - segment.first);
+        piece.copy_from_slice(&block[at..at + piece.len()]);
+        true
+    }
+
+    /// What a read from the device needs. Call under the lock of the shard.
+    pub(crate) fn read_ref(&self, slot: u32) -> SsdReadRef {
+        let (chunk, i) = self.slot(slot);
+        let extent = self.extent(slot / EXTENT_SLOTS);
+        SsdReadRef {
+            slot,
+            sum: chunk.sums[i].load(Ordering::Relaxed),
+            epoch: extent.epoch.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Is the slot still what it was? Call under the lock of the shard, when the index names it.
+    pub(crate) fn is_current(&self, read_ref: SsdReadRef) -> bool {
+        let extent = self.extent(read_ref.slot / EXTENT_SLOTS);
+        extent.epoch.load(Ordering::SeqCst) == read_ref.epoch
+    }
+
+    /// Reads blocks from the device, together, and checks their sums. `None` when the device does not answer, and at once
+    /// while it does not.
+    pub(crate) fn read(&self, read_refs: &[(Key, SsdReadRef)]) -> Option<BlocksRead> {
+        if self.closed() || self.is_stalled() {
+            return None;
+        }
+        let offset = |(_, read_ref): &(_, SsdReadRef)| u64::from(read_ref.slot) * BLOCK_BYTES;
+        let offsets: Vec<_> = read_refs.iter().map(offset).collect();
+        let read = self.device.read(&offsets, READ_PATIENCE);
+        let mut read = read.map_err(|overdue| self.stall.begin(overdue)).ok()?;
+        let results = read.results.iter_mut().zip(&read.pages);
+        for ((result, page), (key, read_ref)) in results.zip(read_refs) {
+            if result.is_ok() && self.sum(*key, &page.0) != read_ref.sum {
+                *result = Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!(
+                        "block {} of the SSD store is not what was put",
+                        read_ref.slot
+                    ),
+                ));
+            }
+        }
+        if read.results.iter().all(Result::is_ok) {
+            self.worked();
+        }
+        Some(read)
+    }
+}
+
+// Writes of full segments to the device.
+
+/// Segments that a writer puts on the device together (1 MiB).
+const WRITE_BATCH: usize = 16;
+
+impl SsdStore {
+    /// Bytes of a segment.
+    pub(crate) const SEGMENT_BYTES: u64 = SEGMENT_SLOTS as u64 * BLOCK_BYTES;
+
+    /// The next full segments, for a writer thread; none when the store has closed.
+    pub(crate) fn next_full(&self) -> Vec<Arc<Segment>> {
+        self.write_buffer.next(WRITE_BATCH)
+    }
+
+    /// The next full segment, if one waits.
+    pub(crate) fn waiting_full(&self) -> Option<Arc<Segment>> {
+        self.write_buffer.waiting()
+    }
+
+    /// Puts segments on the device, together; one result for each. Their blocks are found in memory until
+    /// [`written`](Self::written).
+    pub(crate) fn write(&self, segments: &[Arc<Segment>]) -> Vec<io::Result<()>> {
+        let bytes: Vec<_> = segments
+            .iter()
+            .map(|segment| segment.bytes.read())
+            .collect();
+        let requests: Vec<_> = segments
+            .iter()
+            .zip(&bytes)
+            .map(|(segment, bytes)| (u64::from(segment.first) * BLOCK_BYTES, bytes.as_bytes()))
+            .collect();
+        let begun = clock::now();
+        let results = self.stall.write(|| self.device.write(&requests));
+        let took = u64::try_from(clock::since(begun).as_nanos()).unwrap_or(u64::MAX);
+        let blocks = u64::try_from(segments.len()).unwrap_or(0) * u64::from(SEGMENT_SLOTS);
+        self.writes.lock().add(blocks, took);
+        if results.iter().all(Result::is_ok) {
+            self.worked();
+        }
+        results
+    }
+
+    /// A segment has arrived, or is given up and out of the index. `true` when its extent may be free now.
+    pub(crate) fn written(&self, segment: &Segment) -> bool {
+        self.write_buffer.forget(segment.first);
+        let extent = self.extent(segment.first / EXTENT_SLOTS);
+        extent.pending.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+
+    /// Slots of a segment.
+    pub(crate) fn slots(segment: &Segment) -> std::ops::Range<u32> {
+        segment.first..segment.first + SEGMENT_SLOTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::fault::FaultSsd;
+
+    #[test]
+    fn a_store_that_shrinks_sees_an_extent_that_was_just_taken() {
+        let bytes = 4 * u64::from(EXTENT_SLOTS) * BLOCK_BYTES;
+        let device = FaultSsd::new();
+        let ssd = SsdStore::new(Box::new(device), bytes, 1);
+        let extent = ssd.take_extent(7).unwrap();
+        let beyond = ssd.set_capacity(0).unwrap();
+        assert!(beyond.contains(&extent));
+        assert_eq!(ssd.pool_in_use(extent), Some(7));
     }
 }

@@ -1,8 +1,8 @@
 //! What is taken as SSD store, and what becomes of it.
 
+use super::device::MARK_BYTES;
 use super::device::{Device, FileDevice};
-use super::mark::MARK_BYTES;
-use super::open::{Foreign, check_place};
+use super::device::{Foreign, check_place};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -148,7 +148,7 @@ fn what_is_behind_a_broken_mark_is_not_used_again() {
         drop(File::create(&path));
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
         let mut device = open(&path).unwrap();
-        super::mark::leave(&device.file, &preamble).unwrap();
+        crate::store::ssd::device::leave(&device.file, &preamble).unwrap();
         if broken {
             // Not directly, which takes memory that is aligned.
             let other = File::options().write(true).open(&path).unwrap();
@@ -218,7 +218,7 @@ fn a_device_with_something_on_it_is_refused_and_ours_is_discarded() {
     // All of it: a mebibyte of that is the mark.
     let ours = FileDevice::open(&link, 8 * MIB, Foreign::Refuse).unwrap();
     assert_eq!(ours.grow(8 * MIB).unwrap(), 7 * MIB);
-    let page = super::page::Page([7; 4096]);
+    let page = crate::store::ssd::write_buffer::Page([7; 4096]);
     ours.write(&[(0, &page.0)])[0].as_ref().unwrap();
     drop(ours);
     // Its blocks are gone; the mark stays, so that it is taken again.

@@ -1,33 +1,36 @@
-//! Transfers to and from the device. A read is waited for only so long: a device that hangs must not hang those who read
+//! Transfers to and from the device. The wait for a read is bounded: a device that hangs must not hang those who read
 //! what is also on their disk. What the kernel writes into later, and the file, are kept until it has.
 
-use super::page::{BlocksRead, Page};
+use super::write_buffer::{BlocksRead, Page};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
 use crate::ring::{self, Ring};
 use io_uring::{opcode, squeue, types};
+use parking_lot::{Condvar, Mutex};
 use std::any::Any;
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A transfer that nobody waits for any more.
+/// A transfer that is not waited for any more.
 #[derive(Debug)]
 pub(crate) struct Overdue(Weak<()>);
 
 impl Overdue {
-    /// One that has ended when nobody has `under_way` any more.
+    /// One that has ended when the last handle of `under_way` is dropped.
     pub(crate) fn new(under_way: &Arc<()>) -> Self {
         Self(Arc::downgrade(under_way))
     }
 
     /// Has the device answered?
-    pub(crate) fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.0.strong_count() == 0
     }
 }
@@ -57,13 +60,13 @@ fn put_back(ring: TransferRing) {
     RING.set(Some(ring));
 }
 
-/// A read's pages and file. The kernel writes into the pages while this is shared, and nobody looks at them then.
+/// A read's pages and file. The kernel writes into the pages while this is shared, and they are not read then.
 struct ReadMemory {
     pages: Vec<Page>,
     file: Arc<File>,
 }
 
-/// Reads the blocks at these offsets of the file, together, and waits for so long at most.
+/// Reads the blocks at these offsets of the file, together, and waits for `patience` at most.
 pub(super) fn read(
     file: &Arc<File>,
     offsets: Vec<u64>,
@@ -96,7 +99,7 @@ fn read_by_ring(
     let entries = entries.collect();
     let kept = Arc::new(memory);
     let deadline = Instant::now().checked_add(patience);
-    // SAFETY: pages and file are those of `kept`, which nobody touches before it is alone again.
+    // SAFETY: pages and file are those of `kept`, which are not touched before it is alone again.
     let counts = unsafe { together(ring, entries, kept.clone(), deadline)? };
     let results = counts.into_iter().map(|count| match count {
         Some(Ok(BLOCK_SIZE)) => Ok(()),
@@ -184,7 +187,7 @@ unsafe fn together(
 fn wait_elsewhere(ring: TransferRing) -> Overdue {
     let under_way = Arc::new(());
     let overdue = Overdue::new(&under_way);
-    // Where no thread can be had nobody waits: the ring must not be dropped here, where it would be waited for.
+    // Where no thread can be had there is no wait: the ring must not be dropped here, where it would be waited for.
     let mut left = ManuallyDrop::new((ring, under_way));
     let wait = move || {
         // SAFETY: this is the only use.
@@ -270,6 +273,123 @@ fn read_by_thread(
         // It ends by itself when the device has answered.
         Err(RecvTimeoutError::Timeout) => Err(overdue),
         Err(RecvTimeoutError::Disconnected) => Ok(failed("the thread that reads has ended")),
+    }
+}
+
+// A device that does not answer. While a read is overdue nothing else is read from it: the disks have all that it holds.
+// What is written waits in memory that is bounded, and is read there.
+
+/// For how long a read of the device is waited for. A busy hard disk, and an SSD that collects garbage, answer within
+/// 100 ms: what takes longer is better asked of the disk. It is also far below the 30 s after which a guest's own driver
+/// loses patience. Being wrong costs little, since the device serves again as soon as it has answered.
+pub(super) const READ_PATIENCE: Duration = Duration::from_millis(250);
+
+/// How often it is looked whether a write takes long, and from when on.
+const WRITES_LOOK: Duration = Duration::from_secs(1);
+
+/// A device that stalls again and again is logged so often.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Reads that are overdue, and writes that are under way.
+#[derive(Default)]
+pub(super) struct Stall {
+    /// As far as is known, there are some.
+    is: AtomicBool,
+    state: Mutex<State>,
+    begun: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    since: Option<Instant>,
+    /// How often it has stalled, and when that was logged last.
+    stalls: u64,
+    logged: Option<Instant>,
+    overdue: Vec<Overdue>,
+    /// When each of the writes began, the oldest first.
+    writes: VecDeque<Instant>,
+    closed: bool,
+}
+
+impl Stall {
+    /// Is a read of the device overdue?
+    pub(super) fn is_stalled(&self) -> bool {
+        self.is.load(Ordering::SeqCst) && self.time().is_some()
+    }
+
+    /// For how long a read has been overdue.
+    pub(super) fn time(&self) -> Option<Duration> {
+        let mut state = self.state.lock();
+        state.overdue.retain(|overdue| !overdue.has_ended());
+        if state.overdue.is_empty()
+            && let Some(since) = state.since.take()
+        {
+            self.is.store(false, Ordering::SeqCst);
+            let stalled = since.elapsed();
+            // Of one that was logged.
+            if state.logged == Some(since) {
+                tracing::warn!(
+                    "the SSD store's device answers again, after {:.2} s",
+                    stalled.as_secs_f64()
+                );
+            }
+        }
+        state.since.map(|since| since.elapsed())
+    }
+
+    /// A read is overdue.
+    pub(super) fn begin(&self, overdue: Overdue) {
+        let mut state = self.state.lock();
+        state.overdue.push(overdue);
+        if state.since.is_none() {
+            let now = Instant::now();
+            state.since = Some(now);
+            state.stalls += 1;
+            if state.logged.is_none_or(|at| now - at >= LOG_INTERVAL) {
+                state.logged = Some(now);
+                tracing::warn!(
+                    "the SSD store's device has not answered a read for {} ms: until it does, disks are read instead ({} times so far)",
+                    READ_PATIENCE.as_millis(),
+                    state.stalls
+                );
+            }
+        }
+        self.is.store(true, Ordering::SeqCst);
+        self.begun.notify_all();
+    }
+
+    /// Makes a write, whose time counts from now.
+    pub(super) fn write<T>(&self, write: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        self.state.lock().writes.push_back(begun);
+        let written = write();
+        let writes = &mut self.state.lock().writes;
+        if let Some(at) = writes.iter().position(|other| *other == begun) {
+            writes.remove(at);
+        }
+        written
+    }
+
+    /// For how long the oldest of the writes has been under way.
+    pub(super) fn write_time(&self) -> Option<Duration> {
+        let state = self.state.lock();
+        state.writes.front().map(Instant::elapsed)
+    }
+
+    /// Waits until a read is overdue, or a write takes long; `false` when the store has closed.
+    pub(super) fn wait(&self) -> bool {
+        let long = |began: &Instant| began.elapsed() >= WRITES_LOOK;
+        let mut state = self.state.lock();
+        while state.since.is_none() && !state.writes.front().is_some_and(long) && !state.closed {
+            self.begun.wait_for(&mut state, WRITES_LOOK);
+        }
+        !state.closed
+    }
+
+    /// Ends [`wait`](Self::wait).
+    pub(super) fn stop(&self) {
+        self.state.lock().closed = true;
+        self.begun.notify_all();
     }
 }
 

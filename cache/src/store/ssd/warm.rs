@@ -1,10 +1,10 @@
 //! What is left on the store for the next daemon, and what it takes of it.
 
+use super::device::{self, MARK_BYTES};
 use super::device::{Device, FileDevice};
-use super::extent::{EXTENT_SLOTS, SEALED};
 use super::log::SsdLog;
-use super::mark::{self, MARK_BYTES};
 use super::store::SsdStore;
+use super::store::{EXTENT_SLOTS, SEALED};
 use crate::block::Key;
 use crate::warm::{PAGE_BYTES, Place, Preamble};
 use justitia_link::AlignedBuf;
@@ -40,7 +40,7 @@ impl Place for FileDevice {
 }
 
 impl FileDevice {
-    /// What an earlier daemon has left, if nobody has asked yet.
+    /// What an earlier daemon has left, if it was not taken yet.
     pub(crate) fn take_left(&self) -> Option<Preamble> {
         self.left.lock().take()
     }
@@ -54,7 +54,7 @@ impl FileDevice {
     /// written to it any more.
     pub(crate) fn leave(&self, preamble: &Preamble) -> io::Result<()> {
         self.file.sync_data()?;
-        mark::leave(&self.file, preamble)?;
+        device::leave(&self.file, preamble)?;
         self.kept.store(true, Ordering::SeqCst);
         Ok(())
     }
@@ -121,7 +121,7 @@ impl SsdLog {
         self.seal(ssd);
     }
 
-    /// Takes an extent of an earlier daemon, which is newer than all others of the log. Nobody else has it.
+    /// Takes an extent of an earlier daemon, which is newer than all others of the log, and no pool's.
     pub(crate) fn restore(&mut self, ssd: &SsdStore, pool: u32, extent: u32, slots: &[SavedSlot]) {
         let mut live = 0;
         for (slot, key, sum, stamp) in slots {

@@ -1,11 +1,12 @@
 //! Blocks on their way to the device: found in memory until they have arrived.
 
 use super::fair_queue::{Backlog, FairQueue};
-use crate::block::Block;
+use crate::block::{BLOCK_SIZE, Block};
 use crate::ids::VmId;
 use justitia_share::Weight;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::sync::Arc;
 
 /// Slots that are written together: 64 KiB.
@@ -165,4 +166,22 @@ impl WriteBuffer {
         self.queue.lock().stopped = true;
         self.wake.notify_all();
     }
+}
+
+// Memory that blocks of the device are read into.
+
+/// A block at an address that direct I/O accepts.
+#[repr(C, align(4096))]
+pub(crate) struct Page(pub(crate) Block);
+
+impl Page {
+    pub(crate) const fn new() -> Self {
+        Self([0; BLOCK_SIZE])
+    }
+}
+
+/// Blocks that were read: a page for each, and whether it was read.
+pub(crate) struct BlocksRead {
+    pub(crate) pages: Vec<Page>,
+    pub(crate) results: Vec<io::Result<()>>,
 }

@@ -1,12 +1,12 @@
 //! A server of one disk, and front ends of it.
 
 use crate::backing::{OpenOptions, RawDisk};
+use crate::bench::front_end::{FrontEnd, FrontEndOptions};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
 use crate::disk::CachedDisk;
 use crate::frontend::{Backend, ContainerTag, Executor, IoLimits, Vm, Volume};
 use crate::vhost::VhostServer;
-use crate::vhost::client::{FrontEnd, FrontEndOptions};
 use justitia_share::Weight;
 use std::path::PathBuf;
 use std::sync::Arc;

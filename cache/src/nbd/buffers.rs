@@ -1,0 +1,230 @@
+//! What has arrived and is not taken yet, and what is to be sent.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "positions of our own buffers, which stay inside them"
+)]
+
+use super::reply::Reply;
+use super::transport::Transport;
+use crate::backing::AlignedBuf;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+// Bytes of a client.
+
+/// Bytes received at a time.
+pub(super) const INPUT: usize = 64 << 10;
+
+/// Received bytes that are not understood yet.
+pub(super) struct Input {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: vec![0; INPUT].into_boxed_slice(),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// With what was received already, however much that is.
+    pub(super) fn with(received: &[u8]) -> Self {
+        let mut bytes = received.to_vec();
+        bytes.resize(received.len().max(INPUT), 0);
+        Self {
+            bytes: bytes.into_boxed_slice(),
+            start: 0,
+            end: received.len(),
+        }
+    }
+
+    pub(super) fn pending(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    pub(super) fn consume(&mut self, count: usize) {
+        self.start += count;
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+            if self.bytes.len() > INPUT {
+                *self = Self::new();
+            }
+        }
+    }
+
+    /// So many bytes were put into the [`free_space`](Self::free_space).
+    pub(super) fn arrived(&mut self, count: usize) {
+        self.end += count;
+    }
+
+    /// Space behind what is pending, which is moved to the front when the end of the buffer is reached.
+    pub(super) fn free_space(&mut self) -> &mut [u8] {
+        if self.end == self.bytes.len() {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        &mut self.bytes[self.end..]
+    }
+}
+
+// Replies that wait to be sent.
+
+/// A payload below this size is copied behind its header; a larger one is sent from where it is.
+const COPY: usize = 2 << 10;
+/// Pieces that are sent at a time.
+const PIECES: usize = 64;
+/// Headers and small payloads between two large ones.
+const SMALL: usize = 4 << 10;
+/// The largest buffer, in bytes, that is kept for the next reads.
+const MAX_KEPT_BYTES: usize = 32 << 10;
+/// Buffers that are kept at most.
+const MAX_KEPT: usize = 64;
+
+/// Bytes to be sent, in order.
+#[derive(Default)]
+pub(super) struct SendQueue {
+    pieces: VecDeque<Piece>,
+    /// Bytes of the first piece that have been sent.
+    sent: usize,
+    bytes: usize,
+    /// Buffers that were sent, for the headers of the next replies.
+    header_buffers: Vec<Vec<u8>>,
+    /// Buffers of payloads that were sent, for the next reads of this client.
+    read_buffers: Vec<AlignedBuf>,
+}
+
+enum Piece {
+    Copied(Vec<u8>),
+    InPlace(AlignedBuf),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Copied(bytes) => bytes,
+            Self::InPlace(bytes) => bytes,
+        }
+    }
+}
+
+impl SendQueue {
+    /// With what is to be sent already.
+    pub(super) fn with(unsent: &[u8]) -> Self {
+        let mut queue = Self::default();
+        queue.append(|out| {
+            out.extend(unsent);
+            true
+        });
+        queue
+    }
+
+    /// Bytes that are not sent.
+    pub(super) const fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Lets `write` append to the end; if it returns `false`, what it appended is removed.
+    pub(super) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
+        if !matches!(self.pieces.back(), Some(Piece::Copied(_))) {
+            self.pieces
+                .push_back(Piece::Copied(self.header_buffers.pop().unwrap_or_default()));
+        }
+        let Some(Piece::Copied(tail)) = self.pieces.back_mut() else {
+            return false;
+        };
+        let before = tail.len();
+        let keep = write(tail);
+        if !keep {
+            tail.truncate(before);
+        }
+        self.bytes += tail.len() - before;
+        keep
+    }
+
+    /// Appends a finished reply.
+    pub(super) fn push(&mut self, reply: Reply) {
+        let data = reply.data;
+        let copied = data.as_deref().filter(|d| d.len() < COPY);
+        self.append(|out| {
+            out.extend(&reply.header);
+            out.extend(copied.unwrap_or_default());
+            true
+        });
+        if let Some(data) = data.filter(|d| d.len() >= COPY) {
+            self.bytes += data.len();
+            self.pieces.push_back(Piece::InPlace(data));
+        }
+    }
+
+    /// What is not sent.
+    pub(super) fn unsent(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.pieces.iter().flat_map(Piece::bytes).copied().collect();
+        bytes.drain(..self.sent);
+        bytes
+    }
+
+    /// A buffer for a read. It may hold what was sent to this client before.
+    pub(super) fn buffer(&mut self, size: usize) -> AlignedBuf {
+        match self.read_buffers.pop() {
+            Some(buf) if buf.len() == size => buf,
+            _ => AlignedBuf::new(size),
+        }
+    }
+
+    /// Sends until nothing is left or no more fits.
+    pub(super) fn send(&mut self, transport: &mut Transport) -> io::Result<()> {
+        while self.bytes > 0 {
+            let mut parts = [IoSlice::new(&[]); PIECES];
+            let mut skip = self.sent;
+            for (part, piece) in parts.iter_mut().zip(&self.pieces) {
+                *part = IoSlice::new(&piece.bytes()[skip..]);
+                skip = 0;
+            }
+            match transport.send(&parts[..self.pieces.len().min(PIECES)]) {
+                Ok(count) => self.advance(count),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        transport.flush()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes -= count;
+        self.sent += count;
+        while let Some(first) = self.pieces.front() {
+            let size = first.bytes().len();
+            if self.sent < size {
+                break;
+            }
+            self.sent -= size;
+            match self.pieces.pop_front() {
+                Some(Piece::Copied(mut empty)) if empty.capacity() <= 1 << 20 => {
+                    empty.clear();
+                    if self.header_buffers.is_empty()
+                        || (empty.capacity() <= SMALL && self.header_buffers.len() < PIECES)
+                    {
+                        self.header_buffers.push(empty);
+                    }
+                }
+                Some(Piece::InPlace(buf))
+                    if buf.len() <= MAX_KEPT_BYTES && self.read_buffers.len() < MAX_KEPT =>
+                {
+                    self.read_buffers.push(buf);
+                }
+                _ => {}
+            }
+        }
+    }
+}
