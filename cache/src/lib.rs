@@ -1,7 +1,7 @@
 //! The hypervisor cache: second-chance blocks, shared between VMs by weight and inside a VM between its
 //! containers by ⟨store, weight⟩, after DoubleDecker (Middleware '17).
 //!
-//! [`Cache`] holds blocks; [`CachedDisk`] puts it in front of a [`Disk`]. The cache only ever holds clean
+//! [`Cache`] holds blocks; [`CachedDisk`] puts it in front of a [`BlockDevice`]. The cache only ever holds clean
 //! blocks: losing it loses speed, never data.
 
 pub mod backing;
@@ -37,7 +37,7 @@ mod warm;
 mod write_epochs;
 
 pub use block::{BLOCK_SIZE, Block, MAX_BLOCK};
-pub use block_dev::{Disk, DiskFile, RamDisk, check_range};
+pub use block_dev::{BlockDevice, ImageFile, RamDisk, check_range};
 pub use cache::{
     Cache, CacheStats, Counts, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats,
 };

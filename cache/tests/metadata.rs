@@ -54,7 +54,7 @@ mod tests {
 
     struct Sparse;
 
-    impl justitia_cache::Disk for Sparse {
+    impl justitia_cache::BlockDevice for Sparse {
         fn size(&self) -> u64 {
             1 << 50
         }

@@ -6,4 +6,4 @@ mod raw;
 pub use justitia_link::AlignedBuf;
 pub(crate) use open::take_locks;
 pub use open::{LockError, OpenError, OpenOptions};
-pub use raw::RawDisk;
+pub use raw::RawImage;

@@ -1,7 +1,7 @@
 //! Opening an image: past the page cache where that works, and locked.
 
-use super::raw::RawDisk;
-use crate::block_dev::{DiskFile, SyncErrors};
+use super::raw::RawImage;
+use crate::block_dev::{ImageFile, SyncErrors};
 use crate::inherited;
 use justitia_link::{AlignedBuf, PAGE};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -79,7 +79,7 @@ pub enum OpenError {
 /// How long an image may be in use before that is an error: the last writes of a killed server may still be in flight.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl RawDisk {
+impl RawImage {
     /// Opens `path`, and locks it against writers. Waits up to 2 s for the last writes of a killed server.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl RawDisk {
         let witness = open(Path::new(&witness), true, OFlags::empty()).map_err(io_error)?;
         let sync_errors = SyncErrors::new(path.to_owned(), Some(witness));
         Ok(Self {
-            file: DiskFile::new(file, align, dsync, sync_errors),
+            file: ImageFile::new(file, align, dsync, sync_errors),
             buffered,
             direct,
             is_device,

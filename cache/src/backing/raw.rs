@@ -3,9 +3,9 @@
 //! Data bypasses the host's page cache (`O_DIRECT`) where the file system supports it: it would be cached twice.
 
 use crate::block::len;
+use crate::block_dev::{BlockDevice, ImageFile, Sync, check_range};
 #[cfg(test)]
 use crate::block_dev::{Call, began};
-use crate::block_dev::{Disk, DiskFile, Sync, check_range};
 use justitia_link::AlignedBuf;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, Result, pread, pwritev2};
@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A raw image that this process alone may write.
-pub struct RawDisk {
+pub struct RawImage {
     /// What rings transfer from and to; past the page cache, if that works here. Holds the locks: the kernel releases
     /// them with the last reference to this open file, and each request in a ring has one. So a server that is
     /// killed keeps the image locked until the disk has answered its last write.
-    pub(super) file: DiskFile,
+    pub(super) file: ImageFile,
     /// Through the page cache: for what `O_DIRECT` cannot do. Threads alone use it, and a process does not end before
     /// its threads have come back from the disk.
     pub(super) buffered: Arc<File>,
@@ -33,7 +33,7 @@ pub struct RawDisk {
     pub(super) size: AtomicU64,
 }
 
-impl RawDisk {
+impl RawImage {
     /// Whether reads and writes go past the host's page cache.
     #[must_use]
     pub const fn is_direct(&self) -> bool {
@@ -137,7 +137,7 @@ impl RawDisk {
     }
 }
 
-impl Disk for RawDisk {
+impl BlockDevice for RawImage {
     fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }
@@ -169,7 +169,7 @@ impl Disk for RawDisk {
         Ok(size)
     }
 
-    fn file(&self) -> Option<&DiskFile> {
+    fn file(&self) -> Option<&ImageFile> {
         Some(&self.file)
     }
 
@@ -297,7 +297,7 @@ fn write_all(file: &File, mut buf: &[u8], mut off: u64, dsync: bool) -> io::Resu
     Ok(())
 }
 
-// The system calls that change an image, made by a thread. Those that a ring makes are `DiskFile`'s.
+// The system calls that change an image, made by a thread. Those that a ring makes are `ImageFile`'s.
 
 /// Writes some of `buf`; how much.
 pub(super) fn write(file: &File, buf: &[u8], off: u64, flags: ReadWriteFlags) -> Result<usize> {

@@ -1,6 +1,6 @@
 //! A disk whose reads take a time that is always the same.
 
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use crate::clock;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ impl DelayDisk {
     }
 }
 
-impl Disk for DelayDisk {
+impl BlockDevice for DelayDisk {
     fn size(&self) -> u64 {
         self.bytes
     }

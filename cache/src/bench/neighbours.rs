@@ -7,7 +7,7 @@ use super::delay_disk::DelayDisk;
 use super::random::Random;
 use super::spread::Spread;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::block_dev::Disk as _;
+use crate::block_dev::BlockDevice as _;
 use crate::cache::Cache;
 use crate::clock;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};

@@ -1,13 +1,13 @@
 //! A disk that takes no time.
 
 use crate::block::len;
-use crate::block_dev::{Disk, check_range};
+use crate::block_dev::{BlockDevice, check_range};
 use std::io;
 
 /// A disk of zeroes that takes no time, so that what is measured is the cache.
 pub(super) struct NullDisk(pub(super) u64);
 
-impl Disk for NullDisk {
+impl BlockDevice for NullDisk {
     fn size(&self) -> u64 {
         self.0
     }

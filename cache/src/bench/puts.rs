@@ -3,7 +3,7 @@
 use super::null_disk::NullDisk;
 use super::spread::{Spread, rate};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};
 use crate::disk::CachedDisk;
@@ -129,7 +129,7 @@ impl Bench {
 
     /// Blocks a second that are read, and so taken out of the cache, from a disk.
     fn read(&mut self, tracked: bool) -> f64 {
-        let disk: &dyn Disk = if tracked {
+        let disk: &dyn BlockDevice = if tracked {
             &*self.tracked
         } else {
             &self.untracked

@@ -3,7 +3,7 @@
 use super::null_disk::NullDisk;
 use super::random::{Random, Zipf};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};
 use crate::disk::CachedDisk;

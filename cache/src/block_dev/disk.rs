@@ -1,6 +1,6 @@
 //! The disk that front ends read and write, cached or not.
 
-use super::file::DiskFile;
+use super::file::ImageFile;
 use crate::block::len;
 use parking_lot::RwLock;
 use std::io;
@@ -11,7 +11,7 @@ use std::io;
 /// Offsets and lengths are bytes and need no alignment. A range beyond [`size`](Self::size) is
 /// [`io::ErrorKind::InvalidInput`]. After an error of a write, discard or write-zeroes the content of the
 /// range is undefined until it is written again.
-pub trait Disk: Send + Sync {
+pub trait BlockDevice: Send + Sync {
     /// Bytes. Changes by [`refresh_size`](Self::refresh_size) and [`grow`](Self::grow) alone.
     fn size(&self) -> u64;
 
@@ -89,7 +89,7 @@ pub trait Disk: Send + Sync {
 
     /// The file that holds it, byte for byte, for front ends that transfer without waiting. By default there
     /// is none.
-    fn file(&self) -> Option<&DiskFile> {
+    fn file(&self) -> Option<&ImageFile> {
         None
     }
 
@@ -102,7 +102,7 @@ pub trait Disk: Send + Sync {
     }
 }
 
-impl<D: Disk + ?Sized> Disk for std::sync::Arc<D> {
+impl<D: BlockDevice + ?Sized> BlockDevice for std::sync::Arc<D> {
     fn size(&self) -> u64 {
         (**self).size()
     }
@@ -133,7 +133,7 @@ impl<D: Disk + ?Sized> Disk for std::sync::Arc<D> {
     fn sync_failure(&self) -> Option<String> {
         (**self).sync_failure()
     }
-    fn file(&self) -> Option<&DiskFile> {
+    fn file(&self) -> Option<&ImageFile> {
         (**self).file()
     }
     fn prefetch(&self, off: u64, len: u64) -> io::Result<()> {
@@ -176,7 +176,7 @@ impl RamDisk {
     }
 }
 
-impl Disk for RamDisk {
+impl BlockDevice for RamDisk {
     fn size(&self) -> u64 {
         len(&self.0.read())
     }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A file in which any range of whole sectors may be read and written.
-pub struct DiskFile {
+pub struct ImageFile {
     file: Arc<File>,
     /// Offsets and lengths are multiples of this. 1 through the page cache.
     align: u64,
@@ -26,7 +26,7 @@ pub struct DiskFile {
 /// Held by aligned writes, which may overlap each other; writes that are not aligned wait for it.
 pub(crate) type SharedWriteGuard = ArcRwLockReadGuard<RawRwLock, ()>;
 
-impl DiskFile {
+impl ImageFile {
     pub(crate) fn new(file: Arc<File>, align: u64, dsync: bool, sync_errors: SyncErrors) -> Self {
         Self {
             file,

@@ -5,8 +5,8 @@ mod file;
 #[cfg(test)]
 mod recorder;
 
-pub use disk::{Disk, RamDisk, check_range};
-pub use file::DiskFile;
+pub use disk::{BlockDevice, RamDisk, check_range};
+pub use file::ImageFile;
 pub(crate) use file::{SharedWriteGuard, Sync, SyncErrors};
 #[cfg(test)]
 pub(crate) use recorder::{Call, Event, Recorded, Recorder, began, submitted};

@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(state(), (None, 2 << 20));
         // It cannot be opened a second time, as store or as image.
         let path = dir.path().join("ssd");
-        let image = crate::backing::RawDisk::open(&path, crate::backing::OpenOptions::default());
+        let image = crate::backing::RawImage::open(&path, crate::backing::OpenOptions::default());
         assert!(
             image
                 .err()

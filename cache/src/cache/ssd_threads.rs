@@ -106,7 +106,7 @@ pub(super) fn watch(cache: &Weak<Cache>, ssd: &Arc<SsdStore>) {
 mod tests {
     use super::*;
     use crate::block::BLOCK_SIZE;
-    use crate::block_dev::{Disk, RamDisk};
+    use crate::block_dev::{BlockDevice, RamDisk};
     use crate::cache::DiskHandle;
     use crate::cache::pool::PoolHandle;
     use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};

@@ -1,7 +1,7 @@
 //! A disk that is read through the cache.
 
 use crate::block::{self, BLOCK_BYTES, BLOCK_SIZE, MAX_BLOCK, len};
-use crate::block_dev::{Disk, check_range};
+use crate::block_dev::{BlockDevice, check_range};
 use crate::cache::{Cache, DiskHandle, DiskRead, Lookup, PendingSsdRead, PoolHandle, WriteGuard};
 use crate::clock;
 use crate::config::Mode;
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 /// A disk of a VM, read through the cache. Writes go to the backing store and remove what they touch.
 ///
-/// The cache never answers for durability: [`flush`](Disk::flush) and `fua` are the backing store's.
+/// The cache never answers for durability: [`flush`](BlockDevice::flush) and `fua` are the backing store's.
 pub struct CachedDisk {
-    pub(super) backing: Arc<dyn Disk>,
+    pub(super) backing: Arc<dyn BlockDevice>,
     pub(super) cache: Arc<Cache>,
     pub(super) disk: DiskHandle,
     /// The VM's first: what clients that know no containers read.
@@ -31,7 +31,7 @@ impl CachedDisk {
     /// # Errors
     /// When the disk is not known.
     pub fn new(
-        backing: Arc<dyn Disk>,
+        backing: Arc<dyn BlockDevice>,
         cache: Arc<Cache>,
         disk: DiskId,
         mode: Mode,
@@ -57,7 +57,7 @@ impl CachedDisk {
     }
 
     /// The backing store.
-    pub(crate) fn backing(&self) -> &dyn Disk {
+    pub(crate) fn backing(&self) -> &dyn BlockDevice {
         &self.backing
     }
 
@@ -150,7 +150,7 @@ impl CachedDisk {
     }
 }
 
-impl Disk for CachedDisk {
+impl BlockDevice for CachedDisk {
     fn size(&self) -> u64 {
         self.backing.size()
     }

@@ -4,7 +4,7 @@ use super::CachedDisk;
 use crate::block::BLOCK_BYTES;
 use crate::block::BLOCK_SIZE;
 use crate::block::Block;
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use crate::block_dev::RamDisk;
 use crate::cache::Cache;
 use crate::config::Mode;

@@ -2,7 +2,7 @@
 
 use super::CachedDisk;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
-use crate::block_dev::{Disk, RamDisk};
+use crate::block_dev::{BlockDevice, RamDisk};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
 use crate::ids::PoolId;

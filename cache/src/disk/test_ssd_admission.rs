@@ -2,7 +2,7 @@
 
 use super::CachedDisk;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
-use crate::block_dev::{Disk, RamDisk};
+use crate::block_dev::{BlockDevice, RamDisk};
 use crate::cache::Cache;
 use crate::clock;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
@@ -30,7 +30,7 @@ fn pass(us: u64) {
 /// A disk whose reads take some time, us.
 struct TimedDisk(RamDisk, AtomicU64);
 
-impl Disk for TimedDisk {
+impl BlockDevice for TimedDisk {
     fn size(&self) -> u64 {
         self.0.size()
     }

@@ -1,7 +1,7 @@
 //! The disk of the experiments: its content is known, and reads are counted for the thread that makes them.
 
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block, len};
-use crate::block_dev::{Disk, check_range};
+use crate::block_dev::{BlockDevice, check_range};
 use crate::clock;
 use std::cell::Cell;
 use std::io;
@@ -56,7 +56,7 @@ pub(super) fn content(block: u64, version: u32) -> Block {
     content
 }
 
-impl Disk for Backing {
+impl BlockDevice for Backing {
     fn size(&self) -> u64 {
         u64::try_from(self.versions.len()).unwrap_or(0) * BLOCK_BYTES
     }

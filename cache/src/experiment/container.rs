@@ -4,7 +4,7 @@ use super::backing::{Backing, content, take_reads};
 use super::cost::Cost;
 use super::page_cache::PageCache;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use crate::cache::Cache;
 use crate::disk::CachedDisk;
 use crate::ids::PoolId;
@@ -152,7 +152,7 @@ impl Container {
         cost.waited += self.delay;
     }
 
-    fn disk(&self) -> &dyn Disk {
+    fn disk(&self) -> &dyn BlockDevice {
         match &self.cache {
             Some(cache) => &cache.disk,
             None => &*self.backing,

@@ -4,8 +4,8 @@ use super::budget::LogLimit;
 use super::vm::{ContainerTag, Vm};
 use super::write_order::Gates;
 use super::write_order::WriteOrder;
-use crate::backing::RawDisk;
-use crate::block_dev::{Disk, DiskFile};
+use crate::backing::RawImage;
+use crate::block_dev::{BlockDevice, ImageFile};
 use crate::cache::{PoolHandle, WriteGuard};
 use crate::disk::{CachedDisk, MissFill, MissRemainder};
 use crate::ids::PoolId;
@@ -24,7 +24,7 @@ pub struct Volume {
     serial: Option<Serial>,
     read_only: bool,
     backend: Backend,
-    image: Option<Arc<RawDisk>>,
+    image: Option<Arc<RawImage>>,
     vm: Arc<Vm>,
     counters: Counters,
     /// Of its writes, whatever connection they came by.
@@ -106,7 +106,7 @@ impl Volume {
 
     /// Answers requests for allocated extents from this.
     #[must_use]
-    pub fn image(mut self, from: Arc<RawDisk>) -> Self {
+    pub fn image(mut self, from: Arc<RawImage>) -> Self {
         self.image = Some(from);
         self
     }
@@ -244,13 +244,13 @@ pub enum Backend {
     /// Read through the cache.
     Cached(CachedDisk),
     /// Read and written as it is.
-    Plain(Arc<dyn Disk>),
+    Plain(Arc<dyn BlockDevice>),
 }
 
 impl Backend {
     /// The disk, cached or not.
     #[must_use]
-    pub fn disk(&self) -> &dyn Disk {
+    pub fn disk(&self) -> &dyn BlockDevice {
         match self {
             Self::Cached(disk) => disk,
             Self::Plain(disk) => disk,
@@ -258,7 +258,7 @@ impl Backend {
     }
 
     /// The file that an io_uring may transfer to and from, if there is one.
-    pub(crate) fn file(&self) -> Option<&DiskFile> {
+    pub(crate) fn file(&self) -> Option<&ImageFile> {
         match self {
             Self::Cached(disk) => disk.backing().file(),
             Self::Plain(disk) => disk.file(),

@@ -3,7 +3,7 @@
 use super::fault::{FaultDisk, FaultSsd};
 use super::port::Ports;
 use crate::block::BLOCK_SIZE;
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
 use crate::disk::CachedDisk;

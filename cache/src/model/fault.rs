@@ -1,7 +1,7 @@
 //! Disks and devices that fail on demand.
 
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
-use crate::block_dev::{Disk, RamDisk, check_range};
+use crate::block_dev::{BlockDevice, RamDisk, check_range};
 use crate::store::{BlocksRead, Device, Overdue, Page};
 use parking_lot::Mutex;
 use std::io;
@@ -65,7 +65,7 @@ impl FaultDisk {
     }
 }
 
-impl Disk for FaultDisk {
+impl BlockDevice for FaultDisk {
     fn size(&self) -> u64 {
         self.ram.size()
     }

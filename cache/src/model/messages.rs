@@ -3,7 +3,7 @@
 use super::cache_model::{CacheModel, SIZES, VM_OF};
 use super::port::serial;
 use crate::block::{BLOCK_SIZE, Block};
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use justitia_link::{Area, MAX_BLOCKS, PAGE, PutWriter};
 
 impl CacheModel {

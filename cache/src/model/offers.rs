@@ -3,7 +3,7 @@
 
 use crate::bench::Random;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
-use crate::block_dev::{Disk, RamDisk};
+use crate::block_dev::{BlockDevice, RamDisk};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};
 use crate::disk::CachedDisk;

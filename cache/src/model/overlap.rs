@@ -16,7 +16,7 @@ use super::cache_model::CacheModel;
 use super::fault::{FaultDisk, Moment};
 use super::op::{Other, Overlap};
 use crate::block::{self, BLOCK_BYTES, BLOCK_SIZE, Block};
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use crate::cache::Cache;
 use crate::config::{PoolSpec, StoreKind};
 use crate::disk::CachedDisk;

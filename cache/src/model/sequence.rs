@@ -7,7 +7,7 @@
 
 use super::cache_model::CacheModel;
 use super::op::{Op, op};
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 use std::cell::Cell;

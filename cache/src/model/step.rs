@@ -3,7 +3,7 @@
 use super::cache_model::{CacheModel, SIZES, VM_OF};
 use super::op::{Offer, Op};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use justitia_link::Verdict;
 use std::ops::Range;
 

@@ -2,7 +2,7 @@
 
 use super::state::{PortState, PortStats};
 use crate::block::Block;
-use crate::block_dev::{Disk, check_range};
+use crate::block_dev::{BlockDevice, check_range};
 use crate::cache::Cache;
 use crate::disk::CachedDisk;
 use crate::frontend::{Backend, Vm, Volume};
@@ -158,7 +158,7 @@ impl Port {
     }
 }
 
-impl Disk for Port {
+impl BlockDevice for Port {
     fn size(&self) -> u64 {
         u64::try_from(PORT_SIZE).unwrap_or(0)
     }

@@ -2,7 +2,7 @@
 
 use super::test::{Guest, cache, cache_of, content, guest, message, serial};
 use crate::block::BLOCK_SIZE;
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use crate::config::PoolSpec;
 use justitia_link::{Area, Command, PAGE, PORT_SIZE, Serial, Status, Store, Verdict};
 

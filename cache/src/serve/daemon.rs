@@ -6,7 +6,7 @@ use super::change::VmRegistry;
 use super::error::ServeError;
 use super::paths::{PathUse, collisions};
 use super::served::Served;
-use crate::backing::RawDisk;
+use crate::backing::RawImage;
 use crate::cache::Cache;
 use crate::config::SsdConfig;
 use crate::connections::LeftConnection;
@@ -36,7 +36,7 @@ pub(super) struct Daemon {
     pub(super) volumes: Mutex<Vec<Arc<Volume>>>,
     pub(super) ports: Mutex<Vec<Arc<Port>>>,
     /// The images of cached disks.
-    pub(super) images: Mutex<BTreeMap<DiskId, Weak<RawDisk>>>,
+    pub(super) images: Mutex<BTreeMap<DiskId, Weak<RawImage>>>,
     pub(super) vms: Ranked<VmRegistry, VMS>,
     /// Disks that are configured and cannot be served, and why.
     pub(super) unserved: Mutex<BTreeMap<String, String>>,

@@ -4,7 +4,7 @@ use super::config::{Config, DiskConfig, PortConfig, VmConfig};
 use super::daemon::Daemon;
 use super::error::ServeError;
 use super::paths::{PathUse, collisions};
-use crate::backing::{OpenError, OpenOptions, RawDisk};
+use crate::backing::{OpenError, OpenOptions, RawImage};
 use crate::cache::random;
 use crate::disk::CachedDisk;
 use crate::frontend::{Backend, SocketAccess, Vm, Volume};
@@ -93,7 +93,7 @@ impl Daemon {
         &self,
         config: &'a VmConfig,
         added: &mut Added,
-    ) -> Vec<(&'a DiskConfig, Arc<RawDisk>)> {
+    ) -> Vec<(&'a DiskConfig, Arc<RawImage>)> {
         let volumes = self.volumes.lock();
         let served: BTreeSet<_> = volumes.iter().map(|v| v.name().to_owned()).collect();
         drop(volumes);
@@ -226,7 +226,7 @@ impl Daemon {
         &self,
         vm: &Arc<Vm>,
         disk: &DiskConfig,
-        raw: Arc<RawDisk>,
+        raw: Arc<RawImage>,
     ) -> Result<Volume, ServeError> {
         let backend = match disk.mode {
             None => Backend::Plain(raw.clone()),
@@ -254,8 +254,8 @@ pub(super) const fn options(disk: &DiskConfig) -> OpenOptions {
     }
 }
 
-fn open_image(disk: &DiskConfig) -> Result<Arc<RawDisk>, OpenError> {
-    let raw = Arc::new(RawDisk::open(&disk.image, options(disk))?);
+fn open_image(disk: &DiskConfig) -> Result<Arc<RawImage>, OpenError> {
+    let raw = Arc::new(RawImage::open(&disk.image, options(disk))?);
     if disk.direct && !raw.is_direct() {
         tracing::warn!(
             "{}: the file system has no O_DIRECT: the host's page cache will hold the image, too",
@@ -357,7 +357,7 @@ pub fn preflight(config: &Config) -> Vec<String> {
         ));
     }
     for disk in config.vms.iter().flat_map(|vm| &vm.disks) {
-        if let Err(e) = RawDisk::check(&disk.image, options(disk)) {
+        if let Err(e) = RawImage::check(&disk.image, options(disk)) {
             found.push(format!("disk {:?}: {e}", disk.name));
         }
     }

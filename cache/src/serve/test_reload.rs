@@ -1,7 +1,7 @@
 //! What can be served is served, and what is new in a configuration when it is read again.
 
 use super::*;
-use crate::backing::{OpenOptions, RawDisk};
+use crate::backing::{OpenOptions, RawImage};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -87,7 +87,7 @@ fn a_reload_adds_vms_with_their_sockets_and_removes_what_is_gone() {
     assert_eq!(service.reload(&b).unwrap(), changed(&[], &["a"]));
     assert_eq!(disks(&service).0, ["disk-b"]);
     assert!(!dir.join("a.s").exists());
-    let lone = RawDisk::open(&dir.join("a"), OpenOptions::default());
+    let lone = RawImage::open(&dir.join("a"), OpenOptions::default());
     drop(lone.expect("the image is unlocked"));
     // A file that was emptied by mistake ends nothing.
     let empty = config(dir, "", &[]);
@@ -146,7 +146,7 @@ fn what_cannot_be_added_changes_nothing_else() {
     assert_eq!(served, ["disk-a", "disk-c"]);
     assert_eq!(unserved, ["disk-b", "second"]);
     for image in ["b", "d"] {
-        let lone = RawDisk::open(&dir.join(image), OpenOptions::default());
+        let lone = RawImage::open(&dir.join(image), OpenOptions::default());
         drop(lone.expect("the image is unlocked"));
     }
     let vms = service.stats().cache.vms;

@@ -2,9 +2,9 @@
 
 use super::remove::Gone;
 use super::*;
-use crate::backing::{OpenOptions, RawDisk};
+use crate::backing::{OpenOptions, RawImage};
 use crate::bench::front_end::{BlkRequest, FrontEnd, FrontEndOptions, kind};
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use crate::config::Mode;
 use crate::disk::CachedDisk;
 use crate::frontend::{Backend, Volume};
@@ -116,7 +116,7 @@ fn clients_of_a_removed_disk_have_what_was_acknowledged_and_are_disconnected() {
         late.stream.write_all(&[0, 0, 0, 3]).unwrap();
         late.option(1, b"a");
         assert!(late.closed());
-        drop(RawDisk::open(&dir.join("a"), OpenOptions::default()).unwrap());
+        drop(RawImage::open(&dir.join("a"), OpenOptions::default()).unwrap());
         let stats = service.stats();
         assert!(stats.exports.iter().all(|e| e.name != "a"));
         assert_eq!(stats.cache.vms[0].disks.len(), 0);

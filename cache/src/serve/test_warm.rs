@@ -74,7 +74,7 @@ pub(super) fn read(service: &Service, block: u64, version: u8) -> bool {
     };
     let was = disk.holds(block);
     let mut found = vec![0; 4096];
-    use crate::block_dev::Disk;
+    use crate::block_dev::BlockDevice;
     disk.read_at(&mut found, block * BLOCK_BYTES).unwrap();
     assert!(
         found == content(block, version),
@@ -283,13 +283,13 @@ fn the_lock_of_an_image_is_held_while_it_is_handed_over() {
     let rig = Rig::new(2048, None);
     let service = rig.start(Descriptors::new());
     let left = hand_over(service);
-    let other = crate::backing::RawDisk::open(&rig.image(), Default::default());
+    let other = crate::backing::RawImage::open(&rig.image(), Default::default());
     assert!(other.is_err());
     let service = rig.start(left);
-    let other = crate::backing::RawDisk::open(&rig.image(), Default::default());
+    let other = crate::backing::RawImage::open(&rig.image(), Default::default());
     assert!(other.is_err());
     service.shut_down(TIMEOUT).unwrap();
-    crate::backing::RawDisk::open(&rig.image(), Default::default()).unwrap();
+    crate::backing::RawImage::open(&rig.image(), Default::default()).unwrap();
 }
 
 /// A copy of what was handed over, as somebody has it whose daemon was killed after it had taken it.

@@ -6,7 +6,7 @@ use super::handover::STORED;
 use super::test_warm::*;
 use crate::bench::Random;
 use crate::block::BLOCK_BYTES;
-use crate::block_dev::Disk;
+use crate::block_dev::BlockDevice;
 use crate::frontend::Backend;
 use crate::warm::Preamble;
 use std::fs::File;

@@ -4,7 +4,7 @@
 use super::client::{Client, DEPTH, Op, QUEUES, REQUEST};
 use super::fio_verify::verify;
 use super::{SIZE, serve};
-use justitia_cache::Disk;
+use justitia_cache::BlockDevice;
 use justitia_cache::frontend::{Backend, Volume};
 use justitia_cache::nbd::{Export, Limits, Server};
 use std::io;
@@ -94,7 +94,7 @@ impl Driver {
     }
 }
 
-impl Disk for Driver {
+impl BlockDevice for Driver {
     fn size(&self) -> u64 {
         SIZE.try_into().unwrap()
     }

@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::live::rig;
-use crate::block_dev::{Disk, check_range};
+use crate::block_dev::{BlockDevice, check_range};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};
 use crate::disk::CachedDisk;
@@ -262,7 +262,7 @@ fn sockets_lie_where_no_other_user_can_put_one() {
 /// A disk of 4 PiB of zeroes.
 struct Vast;
 
-impl Disk for Vast {
+impl BlockDevice for Vast {
     fn size(&self) -> u64 {
         1 << 52
     }

@@ -1,7 +1,7 @@
 //! A real image through the socket, with rings and without.
 
 use super::client::Client;
-use crate::backing::{OpenOptions, RawDisk};
+use crate::backing::{OpenOptions, RawImage};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};
 use crate::disk::CachedDisk;
@@ -29,7 +29,7 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         std::fs::write(&path, content).unwrap();
-        let raw = Arc::new(RawDisk::open(&path, OpenOptions::default()).unwrap());
+        let raw = Arc::new(RawImage::open(&path, OpenOptions::default()).unwrap());
         let cache = Cache::new(CacheConfig {
             memory_bytes: 64 << 10,
             ..CacheConfig::default()
@@ -246,11 +246,11 @@ fn after_a_failed_sync_every_flush_and_fua_write_of_all_connections_fails() {
 /// Where `RWF_DSYNC` does not make a write durable, as on FUSE, a ring does not try it: a thread syncs.
 #[test]
 fn a_durable_write_is_synced_where_the_file_system_does_not_do_it() {
-    use crate::block_dev::{DiskFile, SyncErrors};
+    use crate::block_dev::{ImageFile, SyncErrors};
     let file = Arc::new(tempfile::tempfile().unwrap());
     for dsync in [true, false] {
         let errors = SyncErrors::new("image".into(), None);
-        let file = DiskFile::new(Arc::clone(&file), 1, dsync, errors);
+        let file = ImageFile::new(Arc::clone(&file), 1, dsync, errors);
         assert_eq!(file.write(&[0; 512], 0, true).is_some(), dsync);
         assert!(file.write(&[0; 512], 0, false).is_some());
     }

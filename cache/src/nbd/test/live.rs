@@ -1,7 +1,7 @@
 //! The server through its socket, with disks that obey.
 
 use super::client::{Client, Reply};
-use crate::block_dev::{Disk, RamDisk};
+use crate::block_dev::{BlockDevice, RamDisk};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};
 use crate::disk::CachedDisk;
@@ -49,7 +49,7 @@ impl Puppet {
     }
 }
 
-impl Disk for Puppet {
+impl BlockDevice for Puppet {
     fn size(&self) -> u64 {
         self.ram.size()
     }

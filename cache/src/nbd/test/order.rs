@@ -1,7 +1,7 @@
 //! Writes of clients that are gone, and back by another connection.
 
 use super::client::Client;
-use crate::block_dev::{Disk, RamDisk};
+use crate::block_dev::{BlockDevice, RamDisk};
 use crate::frontend::{Backend, IoLimits, Volume};
 use crate::nbd::{Export, Limits, Server};
 use parking_lot::{Condvar, Mutex};
@@ -36,7 +36,7 @@ impl Slow {
     }
 }
 
-impl Disk for Slow {
+impl BlockDevice for Slow {
     fn size(&self) -> u64 {
         self.ram.size()
     }
@@ -91,7 +91,7 @@ impl Rig {
             ..Limits::default()
         };
         let server = Server::new(limits, None).unwrap();
-        let backend = Backend::Plain(Arc::clone(&disk) as Arc<dyn Disk>);
+        let backend = Backend::Plain(Arc::clone(&disk) as Arc<dyn BlockDevice>);
         server.add(Export::new(Volume::new("disk", backend), ""));
         let socket = dir.path().join("s");
         server.listen_unix(&socket).unwrap();

@@ -1,7 +1,7 @@
 //! The end of a service whose disks hang.
 
 use super::*;
-use crate::block_dev::{Disk, RamDisk};
+use crate::block_dev::{BlockDevice, RamDisk};
 use crate::config::CacheConfig;
 use crate::frontend::{Backend, Volume};
 use crate::nbd::Export;
@@ -26,7 +26,7 @@ impl Latched {
     }
 }
 
-impl Disk for Latched {
+impl BlockDevice for Latched {
     fn size(&self) -> u64 {
         self.ram.size()
     }
@@ -54,7 +54,7 @@ fn service(disks: &[(&str, &Arc<Latched>)]) -> Service {
     let server = Server::new(Limits::default(), None).unwrap();
     let daemon = Daemon::new(Cache::new(CacheConfig::default()).unwrap(), server);
     for (at, (name, disk)) in disks.iter().enumerate() {
-        let backend = Backend::Plain(Arc::clone(disk) as Arc<dyn Disk>);
+        let backend = Backend::Plain(Arc::clone(disk) as Arc<dyn BlockDevice>);
         let volume = Volume::new(name, backend).read_only(at + 1 == disks.len());
         let volume = Arc::new(volume);
         daemon.volumes.lock().push(Arc::clone(&volume));

@@ -5,7 +5,7 @@
 mod crash;
 mod workload;
 
-use crate::backing::{OpenOptions, RawDisk};
+use crate::backing::{OpenOptions, RawImage};
 use crate::bench::Random;
 use crate::bench::front_end::{FrontEnd, FrontEndOptions};
 use crate::block_dev::Recorder;
@@ -44,7 +44,7 @@ fn crashes_of(how: How, seed: u64) -> Crashes {
         direct: how.direct,
         ..OpenOptions::default()
     };
-    let mut raw = RawDisk::open(&image, options).unwrap();
+    let mut raw = RawImage::open(&image, options).unwrap();
     if !how.dsync {
         raw.forget_dsync();
     }

@@ -1,7 +1,7 @@
 //! A disk that can be held up, and remembers what was asked of it.
 
 use super::rig::Rig;
-use crate::block_dev::{Disk, RamDisk};
+use crate::block_dev::{BlockDevice, RamDisk};
 use crate::cache::Cache;
 use crate::config::CacheConfig;
 use crate::frontend::{Backend, IoLimits, Volume};
@@ -42,7 +42,7 @@ impl Gate {
 
     /// A server of it.
     pub(super) fn rig(self: &Arc<Self>) -> Rig {
-        let backend = Backend::Plain(Arc::clone(self) as Arc<dyn Disk>);
+        let backend = Backend::Plain(Arc::clone(self) as Arc<dyn BlockDevice>);
         let cache = Cache::new(CacheConfig::default()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         Rig::of_volume(
@@ -54,7 +54,7 @@ impl Gate {
     }
 }
 
-impl Disk for Gate {
+impl BlockDevice for Gate {
     fn size(&self) -> u64 {
         self.disk.size()
     }

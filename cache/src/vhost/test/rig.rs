@@ -1,6 +1,6 @@
 //! A server of one disk, and front ends of it.
 
-use crate::backing::{OpenOptions, RawDisk};
+use crate::backing::{OpenOptions, RawImage};
 use crate::bench::front_end::{FrontEnd, FrontEndOptions};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
@@ -38,7 +38,7 @@ impl Rig {
             read_only,
             ..OpenOptions::default()
         };
-        let raw = Arc::new(RawDisk::open(&image, options).unwrap());
+        let raw = Arc::new(RawImage::open(&image, options).unwrap());
         let cache = Cache::new(CacheConfig {
             memory_bytes: SIZE / 4,
             ..CacheConfig::default()
