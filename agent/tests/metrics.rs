@@ -10,7 +10,7 @@ use justitia_api::{
     AppStatus, CurveStatus, KnobOwner, KnobStatus, ProbeDrops, Status, TenantStatus, escape,
 };
 
-use justitia_metrics_http::Server;
+use justitia_common::metrics::Server;
 
 /// One lost, one not.
 const LOSSES: [(&str, u64); 2] = [("shared_file_evicted", 9), ("map_full", 0)];

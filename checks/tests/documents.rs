@@ -13,10 +13,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where the packages are whose directories are not called as they are.
-const ELSEWHERE: [(&str, &str); 5] = [
+const ELSEWHERE: [(&str, &str); 3] = [
     ("cgroup_tree", "cgroup-tree"),
-    ("metrics_http", "metrics-http"),
-    ("regular_file", "regular-file"),
     ("justitia", "cli"),
     ("load", "lab/load"),
 ];

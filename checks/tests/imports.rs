@@ -13,14 +13,7 @@ use justitia_checks::{
 /// The floors, from the lowest. A crate depends on those of lower floors only.
 const FLOORS: [&[&str]; 8] = [
     &["share", "link"],
-    &[
-        "metrics-http",
-        "metrics-http/promtool",
-        "regular-file",
-        "kernel",
-        "api",
-        "lab/load",
-    ],
+    &["common", "common/promtool", "kernel", "api", "lab/load"],
     &["cgroup-tree"],
     &["agent", "cache", "command"],
     &["guest", "view"],

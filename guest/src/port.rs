@@ -38,7 +38,7 @@ impl Port {
         if !kind.is_block_device() {
             return Err(io::Error::other(format!(
                 "expected a block device, found {}",
-                justitia_regular_file::kind(kind)
+                justitia_common::regular_file::kind(kind)
             )));
         }
         let mut port = Self {

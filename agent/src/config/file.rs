@@ -24,7 +24,7 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
 }
 
 fn bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
-    justitia_regular_file::read(path, MAX_BYTES).map_err(|error| {
+    justitia_common::regular_file::read(path, MAX_BYTES).map_err(|error| {
         let what = match error.kind() {
             // It says what was expected and what stands there.
             ErrorKind::Other => format!("{error}: name a TOML file of at most 1 MiB"),

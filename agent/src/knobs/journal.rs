@@ -14,8 +14,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
+use justitia_common::regular_file;
 use justitia_kernel::knob::Knob;
-use justitia_regular_file as regular_file;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 

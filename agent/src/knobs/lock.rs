@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use justitia_common::regular_file;
 use justitia_kernel::cgroup::CgroupFs;
-use justitia_regular_file as regular_file;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::journal::JournalError;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use justitia_api::EstimateBasis;
+use justitia_common::regular_file;
 use justitia_kernel::cgroup::CgroupId;
-use justitia_regular_file as regular_file;
 use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};

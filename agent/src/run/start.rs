@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use justitia_api::Status;
 use justitia_api::client::ask_within;
+use justitia_common::metrics::Server;
 use justitia_kernel::capabilities::{Capabilities, Paths};
 use justitia_kernel::cgroup::CgroupFs;
-use justitia_metrics_http::Server;
 use sd_notify::NotifyState;
 
 use super::checks::{RunError, check_features, check_state_dir, reclaim_features, suggestions};

@@ -182,7 +182,7 @@ fn check_kind(path: &Path, kind: std::fs::FileType) -> Result<(), OpenError> {
     }
     Err(OpenError::Kind {
         path: path.into(),
-        found: justitia_regular_file::kind(kind),
+        found: justitia_common::regular_file::kind(kind),
     })
 }
 

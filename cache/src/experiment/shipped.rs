@@ -44,7 +44,7 @@ impl Experiment {
             return Self::parse(name, text);
         }
         let path = Path::new(name);
-        let text = justitia_regular_file::read_text(path, MAX_TEXT_BYTES);
+        let text = justitia_common::regular_file::read_text(path, MAX_TEXT_BYTES);
         let text = text.map_err(|source| ExperimentError::Read {
             path: path.into(),
             source,

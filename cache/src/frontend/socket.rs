@@ -1,6 +1,6 @@
 //! Unix sockets that no other user can connect to or replace.
 
-use justitia_regular_file as regular_file;
+use justitia_common::regular_file;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid, flock};
 use rustix::io::{Errno, ioctl_fionbio};

@@ -371,7 +371,7 @@ fn expiry(path: &Path) -> Option<String> {
 const MAX_BYTES: u64 = 1 << 20;
 
 fn pem(path: &Path) -> std::io::Result<String> {
-    justitia_regular_file::read_text(path, MAX_BYTES)
+    justitia_common::regular_file::read_text(path, MAX_BYTES)
 }
 
 /// The subject of a certificate: the common names of its subject, and its alternative names that are DNS names.

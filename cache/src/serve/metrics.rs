@@ -4,7 +4,7 @@ use super::api::Stats;
 use crate::cache::{PoolStats, StoreStats};
 use crate::frontend::VolumeStats;
 use crate::ssd_admission::SsdAdmission;
-use justitia_metrics_http::label;
+use justitia_common::metrics::label;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;

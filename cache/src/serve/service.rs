@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 pub struct Service {
     daemon: Arc<Daemon>,
     control: Option<ControlServer>,
-    metrics: Option<justitia_metrics_http::Server>,
+    metrics: Option<justitia_common::metrics::Server>,
     tcp: Option<SocketAddr>,
 }
 
@@ -110,7 +110,7 @@ impl Service {
                     names.lock().bound(&mut stats, Instant::now());
                     metrics::text(&stats)
                 };
-                justitia_metrics_http::Server::start(address, text)
+                justitia_common::metrics::Server::start(address, text)
                     .map_err(|source| ServeError::Metrics { address, source })
             })
             .transpose()?;
@@ -165,7 +165,7 @@ impl Service {
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics
             .as_ref()
-            .map(justitia_metrics_http::Server::address)
+            .map(justitia_common::metrics::Server::address)
     }
 
     /// Ends, within `timeout`: requests in flight are finished, disks flushed, sockets and the SSD store's file removed.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use justitia_regular_file as regular_file;
+use justitia_common::regular_file;
 
 use super::check;
 use super::definition::Experiment;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use justitia_regular_file as regular_file;
+use justitia_common::regular_file;
 use justitia_share::Weight;
 
 use super::schema::{Results, VERSION};

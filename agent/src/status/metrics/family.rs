@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use justitia_api::{AppStatus, Status, TenantStatus};
-use justitia_metrics_http::label;
+use justitia_common::metrics::label;
 use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

@@ -19,7 +19,7 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with it, as far as it can be read.
     pub fn load(file: &Path) -> Result<Self, Vec<ConfigError>> {
-        let text = justitia_regular_file::read_text(file, MAX_BYTES).map_err(|e| {
+        let text = justitia_common::regular_file::read_text(file, MAX_BYTES).map_err(|e| {
             vec![ConfigError {
                 file: file.into(),
                 line: None,

@@ -4,9 +4,6 @@
 //! clients, in all and of one user or machine, the size of a request, the time that it may take, and how often the page is
 //! made.
 
-#![deny(unsafe_code)]
-#![deny(clippy::indexing_slicing)]
-
 mod client;
 mod page;
 mod peer;
@@ -31,8 +28,8 @@ pub fn label(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::peer::Peer;
     use super::*;
-    use crate::peer::Peer;
     use std::collections::VecDeque;
     use std::io::{Read, Write};
     use std::net::{Ipv4Addr, SocketAddr, TcpStream};

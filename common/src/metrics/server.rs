@@ -10,9 +10,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::client;
-use crate::page::Page;
-use crate::peer::{Peer, Peers};
+use super::client;
+use super::page::Page;
+use super::peer::{Peer, Peers};
 
 /// Clients that are served at one time. One more disconnects the oldest of whoever has most: a client that reads has its
 /// page within milliseconds.

@@ -4,7 +4,7 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::page::{Format, Page, Response, bad_request, not_found};
+use super::page::{Format, Page, Response, bad_request, not_found};
 
 /// A client is disconnected after this time, whatever it is doing.
 const TIMEOUT: Duration = Duration::from_secs(10);
