@@ -8,6 +8,7 @@ pub mod backing;
 pub mod nbd;
 pub mod serve;
 
+#[cfg(any(test, feature = "lab"))]
 pub mod bench;
 mod block;
 mod block_dev;
@@ -17,6 +18,7 @@ mod config;
 mod connections;
 mod disk;
 mod error;
+#[cfg(any(test, feature = "lab"))]
 pub mod experiment;
 pub mod frontend;
 mod ids;

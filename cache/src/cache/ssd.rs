@@ -37,6 +37,7 @@ impl Cache {
 
     /// Takes a device into use as SSD store; there is none before. Without writers, only
     /// [`write_one`](Self::write_one) writes: for tests and models that must run the same way twice.
+    #[cfg(any(test, feature = "lab"))]
     pub(crate) fn start_ssd(
         self: &Arc<Self>,
         device: Box<dyn Device>,

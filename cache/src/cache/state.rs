@@ -137,6 +137,7 @@ impl Cache {
     }
 
     /// Writes one segment to the SSD store, where there are no writer threads; `false` when none is full.
+    #[cfg(any(test, feature = "lab"))]
     pub(crate) fn write_ssd(&self) -> bool {
         let ssd = self.stores.working_ssd();
         ssd.is_some_and(|ssd| self.write_one(&ssd))

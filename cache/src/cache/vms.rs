@@ -6,7 +6,9 @@ use super::partition::WeightTable;
 use super::pool::{Pool, PoolHandle};
 use super::remove::SWEEP_BLOCKS;
 use super::state::{Cache, MAX_POOLS, PoolTable, Registry, VmEntry, check_same_vm, highest_weight};
-use crate::block::{BLOCK_BYTES, Key};
+#[cfg(any(test, feature = "lab"))]
+use crate::block::BLOCK_BYTES;
+use crate::block::Key;
 use crate::config::{Policy, PoolSpec, StoreKind};
 use crate::error::CacheError;
 use crate::ids::{DiskId, PoolId, VmId};
@@ -132,6 +134,7 @@ impl Cache {
     ///
     /// # Errors
     /// When there is no such pool.
+    #[cfg(any(test, feature = "lab"))]
     pub(crate) fn drop_blocks(&self, pool: PoolId, store: StoreKind) -> Result<u64, CacheError> {
         let _registry = self.registry.lock();
         let freed = self.evict(&*self.pool(pool)?, store, u64::from(u32::MAX));

@@ -66,6 +66,7 @@ impl CachedDisk {
     ///
     /// A range beyond the disk is not in the cache.
     #[must_use]
+    #[cfg(any(test, feature = "lab"))]
     pub(crate) fn read_cached(&self, buf: &mut [u8], off: u64) -> bool {
         check_range(self.size(), off, len(buf)).is_ok()
             && self.look_up(&self.pool, buf, off).is_none()
@@ -76,6 +77,7 @@ impl CachedDisk {
     /// # Errors
     /// What the backing store reports; [`io::ErrorKind::InvalidInput`] when the pool does not exist or
     /// belongs to another VM.
+    #[cfg(any(test, feature = "lab"))]
     pub(crate) fn read_for(&self, pool: PoolId, buf: &mut [u8], off: u64) -> io::Result<()> {
         let pool = self
             .cache
@@ -125,6 +127,7 @@ impl CachedDisk {
     }
 
     /// Does the cache hold the block?
+    #[cfg(any(test, feature = "lab"))]
     pub(crate) fn holds(&self, block: u64) -> bool {
         self.cache.holds(&self.disk, block)
     }
@@ -140,6 +143,7 @@ impl CachedDisk {
     /// The paper's get: one block, from the cache alone. In exclusive mode a hit takes it out. `false` when
     /// the cache does not have it, or the pool is not the disk's VM's.
     #[must_use]
+    #[cfg(any(test, feature = "lab"))]
     pub(crate) fn get(&self, pool: PoolId, block: u64, content: &mut block::Block) -> bool {
         self.cache.pool_of(&self.disk, pool).is_ok_and(|pool| {
             let off = block.saturating_mul(BLOCK_BYTES);
@@ -472,6 +476,7 @@ impl MissRemainder {
     }
 
     /// Blocks that must be read from the SSD store.
+    #[cfg(any(test, feature = "lab"))]
     pub(crate) fn on_ssd(&self) -> u64 {
         u64::try_from(self.pending.len()).unwrap_or(u64::MAX)
     }

@@ -1,5 +1,6 @@
 //! The daemon: a configuration becomes a cache with disks behind sockets, controlled and observed while it runs.
 
+#[cfg(any(test, feature = "lab"))]
 pub mod bench;
 
 mod api;

@@ -33,12 +33,14 @@ mod sigbus;
 mod vring;
 mod vring_events;
 
+#[cfg(any(test, feature = "lab"))]
 #[doc(hidden)]
 pub mod fuzz;
 
 #[cfg(test)]
 mod test;
 
+#[cfg(any(test, feature = "lab"))]
 pub(crate) use memory::{GuestMemory, GuestRegion, map, sealed};
 pub use server::VhostServer;
 

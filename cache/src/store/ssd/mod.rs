@@ -26,6 +26,9 @@ mod test_place;
 pub(crate) use device::{Device, FileDevice, Foreign, check_place};
 pub(crate) use log::{Append, SsdLog};
 pub(crate) use store::{EXTENT_SLOTS, SsdReadRef, SsdStore};
+#[cfg(any(test, feature = "lab"))]
 pub(crate) use transfer::Overdue;
 pub(crate) use warm::SavedSlot;
-pub(crate) use write_buffer::{BlocksRead, Owner as SegmentOwner, Page, Segment};
+#[cfg(any(test, feature = "lab"))]
+pub(crate) use write_buffer::BlocksRead;
+pub(crate) use write_buffer::{Owner as SegmentOwner, Page, Segment};
