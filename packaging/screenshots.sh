@@ -38,7 +38,7 @@ results=$(find "$lab/results" -name 'reread-x4@*.json' 2>/dev/null | sort -V | t
 if [ -n "$results" ]; then
 	mkdir "$work/results"
 	cp "$results" "$work/results/"
-	"$bin/justitia" lab report --results "$work/results" --out "$work/report.html"
+	"$bin/justitia-lab" report --results "$work/results" --out "$work/report.html"
 	chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --hide-scrollbars --user-data-dir="$work/chromium" \
 		--window-size=1000,1440 --screenshot="$work/report.png" "file://$work/report.html" 2>/dev/null
 	mv "$work/report.png" "$here/docs/report.png"
