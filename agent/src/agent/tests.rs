@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use justitia_api::ReclaimExemption;
+use justitia_api::{EstimateBasis, ReclaimExemption};
 use justitia_cgroup_tree::Changes;
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::probes::Counters;
@@ -8,9 +8,11 @@ use justitia_share::Tree;
 
 use super::Agent;
 use crate::config::Config;
-use crate::model::{Key, Memory, Snapshot};
+use crate::model::{Key, Memory, Snapshot, WorkingSet};
 use crate::monitor::{AppIoMonitor, Switches};
-use crate::page_cache::{Entitlements, Policy, ReclaimFeatures, UnmanagedReclaim, fixture};
+use crate::page_cache::{
+    Entitlements, Handover, Policy, ReclaimFeatures, UnmanagedReclaim, fixture, handover,
+};
 use crate::status::collect::status;
 
 /// An agent that only observes a tree of plain files, with one cgroup, in `dir`.
@@ -176,4 +178,29 @@ fn an_excluded_cgroup_loses_nothing_with_unmanaged_pages() {
         // The multi-gen LRU has a list of the root's own.
         assert_eq!(exempt_now(true), None, "{excluded}");
     }
+}
+
+/// A configuration that is mended after a restart takes another one: the agent between has observed too little.
+#[test]
+fn an_agent_hands_on_what_it_was_handed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, state) = (dir.path().join("cgroup"), dir.path().join("state"));
+    for directory in [&root, &state] {
+        std::fs::create_dir(directory).unwrap();
+    }
+    let mut agent = observer(&root);
+    let id = agent.monitor.cgroups.breadth_first()[0];
+    let set = WorkingSet {
+        bytes: 400 << 20,
+        observed_for: Duration::from_secs(300),
+        evidence: EstimateBasis::Accesses,
+    };
+    let gone = (CgroupId(id.0 + 1), set);
+    handover::leave(&state, "boot", [(id, set), gone].into_iter()).unwrap();
+    let take = || Handover::take(&state, "boot", Instant::now());
+    agent.monitor.handover = take();
+    agent.monitor.hand_over(&state, "boot").unwrap();
+    let next = take();
+    assert_eq!(next.known(id, None, Instant::now()), Some(set));
+    assert_eq!(next.known(gone.0, None, Instant::now()), None);
 }

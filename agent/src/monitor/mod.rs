@@ -123,13 +123,16 @@ impl Monitor {
             .sample_reuse(&mut self.reuse, &self.cgroups, capacity, now);
     }
 
-    /// Leaves the tenants' working sets to the next agent, in the state directory.
+    /// Leaves the tenants' working sets to the next agent, in the state directory: also those that were handed to this one and
+    /// that it has not observed for long enough itself.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub fn hand_over(&self, state: &Path, boot: &str) -> std::io::Result<()> {
         let ids = self.cgroups.breadth_first().into_iter();
-        let sets = ids.filter_map(|id| Some((id, self.reuse.working_set(id)?)));
+        let now = Instant::now();
+        let known = |id| self.handover.known(id, self.reuse.working_set(id), now);
+        let sets = ids.filter_map(|id| Some((id, known(id)?)));
         handover::leave(state, boot, sets)
     }
 
