@@ -66,7 +66,7 @@ fn check_owner(state: &Path) -> std::io::Result<()> {
     }
     Err(std::io::Error::other(format!(
         "expected a directory that only its owner, root, may write, found one of the user {} with mode {:03o}: \
-         change that, or name another as `state` in the configuration",
+         change that, or name another as `state_dir` in the configuration",
         found.uid(),
         found.mode() & 0o777
     )))
