@@ -196,7 +196,7 @@ fn current_values(tenant: &TenantStatus, left: Vec<LeftKnob>) -> Option<CurrentV
         });
     }
     let cgroup = cgroup(&tenant.path)?;
-    // Of every disk on which anybody has limited it.
+    // Of every disk on which it has a limit, the agent's or another's.
     let written = tenant
         .knobs
         .iter()

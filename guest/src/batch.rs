@@ -1,6 +1,6 @@
 //! Evicted pages, gathered into messages: up to 31 blocks of one disk, one file system and one pool.
 //!
-//! Memory is bounded: so many buffers of 128 KiB there are, and when none is free the fullest message goes out as it is.
+//! Memory is bounded by a number of buffers of 128 KiB: when none is free the fullest message goes out as it is.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ pub(crate) struct Batches {
     limit: usize,
     /// The serials of the disks that are offered.
     pub(crate) disks: BTreeMap<Device, Serial>,
-    /// The pools of cgroups; others' pages go to the default pool.
+    /// The pools of cgroups; pages of other cgroups go to the default pool.
     pub(crate) pools: BTreeMap<CgroupId, u32>,
     /// Cgroups without a pool of which pages came, and are still to be told of: a bounded number.
     pub(crate) strangers: BTreeMap<CgroupId, u64>,
@@ -76,7 +76,7 @@ impl Batches {
         }
     }
 
-    /// The port takes messages of so many blocks, 1 to 31.
+    /// Sets the largest number of blocks in a message that the port takes, 1 to 31.
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit.clamp(1, MAX_BLOCKS);
     }

@@ -25,7 +25,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Has it the size of a port?
+    /// Whether it has the size of a port.
     pub(crate) fn may_be_port(&self) -> bool {
         usize::try_from(self.sectors) == Ok(PORT_SIZE / 512)
     }

@@ -18,7 +18,7 @@ use crate::disks::Disk;
 
 // The port's block device: messages are written to it, answers are read from it.
 
-/// An open port. Nobody else has it.
+/// An open port, which no other process has open.
 #[derive(Debug)]
 pub(crate) struct Port {
     file: File,
@@ -91,7 +91,7 @@ impl Port {
 
 // Finding the disk that is the port.
 
-/// How the serial of a port begins that nobody has named otherwise.
+/// How the serial of a port begins, unless `--port` names the device.
 const SERIAL: &[u8] = b"justitia-port";
 
 /// A port that was found.

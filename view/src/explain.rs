@@ -148,10 +148,10 @@ pub fn find(status: &Status, name: &str) -> Result<usize, Vec<String>> {
     }
 }
 
-/// How many names are offered for one that nobody has.
+/// How many names are offered for one that no tenant has.
 const NEAREST: usize = 5;
 
-/// The tenants that are called most like `name`, the likeliest first: for whoever has mistyped it.
+/// The tenants that are called most like `name`, the likeliest first: for a name that was mistyped.
 #[must_use]
 pub fn nearest(status: &Status, name: &str) -> Vec<String> {
     let name = name.trim_start_matches("/sys/fs/cgroup").trim_matches('/');

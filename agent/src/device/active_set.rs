@@ -25,7 +25,7 @@ const INACTIVE_AFTER: Duration = Duration::from_secs(10);
 const IO_STATS: usize = 16;
 /// … or this many without probes, or while disks transfer more than the active tenants account for …
 const MAX_IO_STATS: usize = 640;
-/// … and each at least once in so many searches.
+/// … and each at least once in this many searches.
 const MAX_ROUNDS: usize = 240;
 /// The active tenants should account for this fraction of what disks transfer. The rest may be the file system's own I/O.
 const ATTRIBUTED: f64 = 0.9;

@@ -44,7 +44,7 @@ mod tests;
 
 /// Disks are looked at this often,
 const PERIOD: Duration = Duration::from_millis(250);
-/// and this often while no limit has moved [`far`], nor any weight, for so long and nobody writes behind dirty pages: a
+/// and this often while no limit has moved [`far`], nor any weight, for this time and no tenant writes behind dirty pages: a
 /// look, and each limit that follows the chance of a moment, is what the agent costs most.
 /// The loop takes no longer intervals.
 const SELDOM: Duration = Duration::from_secs(1);
@@ -92,9 +92,9 @@ pub struct Credits {
     watchdog: Guarded,
     /// Why each knob of ours stands where it stands.
     why: HashMap<(CgroupId, Knob), String>,
-    /// Movements that nobody has been told of yet.
+    /// Movements that are not logged yet.
     moved: Vec<Moved>,
-    /// File pages that nobody has reclaimed yet.
+    /// File pages that are still to be reclaimed.
     surpluses: Vec<Surplus>,
 }
 
@@ -193,7 +193,7 @@ impl Credits {
         self.watchdog.take_over();
     }
 
-    /// Whether anybody is limited on any disk.
+    /// Whether any tenant is limited on any disk.
     fn engaged(&self) -> bool {
         self.disks.iter().any(|disk| disk.credits.engaged())
     }
@@ -290,7 +290,7 @@ impl Credits {
         let engaged = self.engaged();
         let busy = intervals.iter().flatten().any(|i| i.busy >= BUSY);
         if !engaged && !busy {
-            // What is not contended is nobody's business; the next look begins anew.
+            // Disks that are not contended are not divided; the next look begins anew.
             self.users.reset();
             if let Some(store) = store {
                 self.release_rooms(store, now);
@@ -316,7 +316,7 @@ impl Credits {
         for (disk, interval) in self.disks.iter_mut().zip(&intervals) {
             let Some(interval) = interval else { continue };
             let device = disk.disk.id;
-            // Of a disk that nobody waits for, nothing need be known.
+            // Of a disk that no tenant waits for, no tenant's use is needed.
             let waited_for = disk.credits.engaged() || interval.busy >= BUSY;
             let users: &[_] = if waited_for { &seen } else { &[] };
             let observed: Vec<Observed> = users
@@ -378,7 +378,7 @@ impl Credits {
     }
 
     /// Has the kernel write back late while writers are among those who contend, from the first one's coming until
-    /// nobody contends: in between it would only have the kernel begin again and again.
+    /// none contends: in between it would only have the kernel begin again and again.
     fn write_back_late(&mut self, store: &mut KnobStore, audit: bool) -> Result<(), LetGo> {
         if !self.watchdog.watches() {
             self.write_back_as_usual(store, "there is no watchdog");

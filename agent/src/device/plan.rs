@@ -43,7 +43,7 @@ pub enum LimitReason {
         /// The limits that follow.
         limits: Limits,
     },
-    /// Nobody contends with it any more, or it does no I/O there.
+    /// No other tenant contends with it any more, or it does no I/O there.
     Over,
 }
 
@@ -107,7 +107,7 @@ impl std::fmt::Display for LimitReason {
 }
 
 /// What limits make of the disk's whole time, so that they can be recomputed from the part. A limit at the
-/// least that anybody gets says nothing about that.
+/// least that a tenant gets says nothing about that.
 fn whole(f: &mut std::fmt::Formatter<'_>, spends: f64, limits: &Limits) -> std::fmt::Result {
     let of = |limit: Option<u64>, least: f64| {
         let limit = limit.map(to_f64).filter(|limit| *limit > least)?;
@@ -175,7 +175,7 @@ pub fn plan_limits(
         })
         .collect();
     over.sort_by_key(|intent| intent.id);
-    // Whoever is freed is freed first: nobody waits for another's limit.
+    // Limits are removed first, so that a tenant that is freed does not wait until another is limited.
     over.append(&mut intents);
     over
 }
@@ -292,7 +292,7 @@ pub const KEEPS: f64 = 1.5;
 pub const DEADBAND: u64 = 8;
 
 /// Divides the writers' file pages and the `free` memory (what may be used of it) in proportion to their
-/// credits, one careful step at a time. None if there is nobody to share with.
+/// credits, one careful step at a time. None if there is no second writer.
 #[must_use]
 pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
     if writers.len() < 2 {
@@ -314,7 +314,7 @@ pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
             let goal = goal(writer.other, room);
             let high = goal.max(used + used / MARGIN) / PAGE_SIZE * PAGE_SIZE;
             let clean = writer.file.saturating_sub(writer.dirty);
-            // What is left of the knob's margin is noise. Half of the clean pages: the others may be dirty by then.
+            // Less than the knob's margin is noise. Half of the clean pages: the others may be dirty by then.
             let part = writer.part / all_parts.max(f64::MIN_POSITIVE);
             let keeps = if spare {
                 writer.other + num::to_u64(part * KEEPS * num::to_f64(pool))

@@ -30,7 +30,7 @@ pub struct Handover {
     until: Option<Instant>,
 }
 
-/// What is left of a tenant.
+/// A tenant's working set in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Left {

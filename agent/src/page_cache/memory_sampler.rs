@@ -292,7 +292,7 @@ impl MemorySampler {
 
     /// File pages that it had at its first sample, and that nothing it has paged in since has replaced: whether they are
     /// used shows when its accesses have been observed for [`MIN_OBSERVATION`], or where they are not, after that time.
-    /// Then it is 0. `working_set` is what is known of it by now.
+    /// Then it is 0. `working_set` is its working set as far as it is known now.
     #[must_use]
     pub fn unseen(&self, working_set: &WorkingSet, now: Instant) -> u64 {
         let Some(first) = &self.first else {

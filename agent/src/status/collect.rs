@@ -193,7 +193,7 @@ fn limitations(agent: &Agent) -> Vec<String> {
         .collect()
 }
 
-/// PV of every group and of the whole, from what is known of the leaves.
+/// PV of every group and of the whole, from those of the leaves.
 fn live(snapshot: &Snapshot, rates: &[Option<WindowStats>]) -> FairnessWindow {
     let tree = snapshot.tenants.map(|_, tenant| tenant.weight);
     let activities: Vec<_> = rates

@@ -21,7 +21,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Listens at `path`, for the owner only. A socket that a dead agent has left there is replaced; one that anybody
+    /// Listens at `path`, for the owner only. A socket that a dead agent has left there is replaced; one that a process
     /// has open, of whatever kind, is not.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use crate::pools::plan::{Pool, known};
 /// beyond that are offered as those of no container are.
 const MAX_CGROUPS: usize = 1000;
 
-/// What is known of a pool.
+/// A pool's measurements and plan.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     worth: OfferRate,
@@ -144,7 +144,7 @@ impl Offers {
         self.pools.values().filter(limited).count()
     }
 
-    /// Is the probe detached?
+    /// Whether the probe is detached.
     pub(crate) const fn is_detached(&self) -> bool {
         self.rest.detached
     }

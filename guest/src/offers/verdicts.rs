@@ -61,7 +61,7 @@ impl VerdictsByPool {
         }
     }
 
-    /// Decides anew. `pools` are those that there are besides the default pool; what is known of others is forgotten.
+    /// Decides anew. `pools` are those that there are besides the default pool; counts of others are forgotten.
     /// `changed` is called with what is offered now, where that changes.
     pub(crate) fn decide(
         &mut self,

@@ -13,8 +13,8 @@ use super::plan::Member;
 /// How often the tree is read anew where events do not report every change.
 const RESCAN: Duration = Duration::from_secs(10);
 
-/// The cgroups that the administrator has made. What a delegatee makes below one belongs to it: with many cgroups nobody
-/// gets many pools.
+/// The cgroups that the administrator has made. What a delegatee makes below one belongs to it: with many cgroups it
+/// does not get many pools.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     pub(crate) members: BTreeMap<CgroupId, Member>,

@@ -15,7 +15,7 @@ pub(crate) struct Pool {
 /// Something to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// A cgroup is gone, or nobody knows whose the pool was.
+    /// A cgroup is gone, or it is not known which cgroup the pool was for.
     Destroy { number: u32 },
     /// A cgroup's pages came.
     Create {

@@ -65,7 +65,7 @@ const MAX_PROCESSES: usize = 4;
 
 impl Cgroup {
     /// Whether it has the extended attribute by which systemd marks a delegated cgroup. The owner of the directory can set
-    /// that attribute too, and nobody else.
+    /// that attribute, too, and no other user but root.
     #[must_use]
     pub fn has_delegate_xattr(&self) -> bool {
         let path = format!("/proc/self/fd/{}", self.as_fd().as_raw_fd());

@@ -321,9 +321,9 @@ impl SlotTable {
 
 // How much each slot is used, and which slots are evicted when few are free.
 
-/// While fewer than one slot in so many is free, some are evicted …
+/// While fewer than one slot in this many is free, some are evicted …
 const LOW_FREE: usize = 8;
-/// … until one in so many is.
+/// … until one in this many is.
 const ENOUGH_FREE: usize = 4;
 /// The half-life of a cgroup's activity.
 const HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(2));
@@ -350,7 +350,7 @@ pub(super) struct SlotUsage {
 }
 
 impl SlotUsage {
-    /// Of so many slots, slot 0 included, which is never evicted.
+    /// Of this number of slots, slot 0 included, which is never evicted.
     pub(super) fn new(slots: usize) -> Self {
         Self {
             slots: vec![None; slots],

@@ -114,8 +114,8 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// What one that wants all it can get has per unit of weight; `None` if there is none. Nobody that wants all has
-    /// less than another that does, unless that has a minimum.
+    /// What a sibling that wants all it can get has per unit of weight; `None` if there is none. Of those that want all, none
+    /// has less than another, unless that has a minimum.
     fn level(&self, status: &Status) -> Option<f64> {
         self.siblings
             .iter()

@@ -27,7 +27,7 @@ pub(super) fn io_max(policy: Option<&IoPolicyStatus>) -> String {
     text
 }
 
-/// The rule of `memory.high`, for a tenant with so many bytes of other memory.
+/// The rule of `memory.high`, for a tenant with `other` bytes of other memory.
 pub(super) fn memory_high(policy: Option<&IoPolicyStatus>, other: u64) -> String {
     let mut text = format!(
         "the more memory a buffered writer may have, the more pages it may have dirty, and the faster the kernel lets it \

@@ -211,7 +211,7 @@ impl View {
 pub enum Command {
     /// Leave.
     Quit,
-    /// In a recording: forward or back by so many statuses.
+    /// In a recording: forward or back by this number of statuses.
     Seek(i64),
     /// In a recording: to its beginning (false) or end (true).
     SeekTo(bool),

@@ -37,7 +37,7 @@ impl Fresh {
         }
     }
 
-    /// From now on those of these cgroups and of nobody else. `find` says where a cgroup is, if it is there yet.
+    /// From now on those of these cgroups and of no others. `find` says where a cgroup is, if it is there yet.
     pub(super) fn keep<'a>(
         &mut self,
         of: impl Iterator<Item = CgroupId>,
@@ -75,7 +75,7 @@ fn start() -> Option<Sender<Vec<StatFlusher>>> {
     }
 }
 
-/// Until nobody gives orders any more.
+/// Until the sender of orders is gone.
 fn work(orders: &Receiver<Vec<StatFlusher>>) {
     let mut of: Vec<StatFlusher> = Vec::new();
     let mut budget = CpuBudget::new(COST);

@@ -23,7 +23,7 @@ pub(super) fn unlimited(device: DevId) -> String {
     io_max(device, &Limits::default())
 }
 
-/// Whether a knob may be written: nobody else's value stands there.
+/// Whether a knob may be written: it does not hold another writer's value.
 pub(super) fn ours_to_write(
     store: &mut KnobStore,
     cgroup: &Cgroup,
@@ -192,7 +192,7 @@ pub(super) struct Guarded {
 }
 
 impl Guarded {
-    /// Nobody watches yet; `start` starts a watchdog of the journal in a directory.
+    /// There is no watchdog yet; `start` starts a watchdog of the journal in a directory.
     pub(super) const fn new(start: fn(&Path) -> std::io::Result<Watchdog>) -> Self {
         Self {
             watchdog: None,

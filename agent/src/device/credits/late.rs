@@ -12,7 +12,7 @@ use super::Moved;
 use crate::knobs::{KnobStore, RestoreOutcome, WriteOutcome};
 
 const KNOB: Knob = Knob::DirtyBackground;
-/// What stands there where nobody has set anything, per cent (mm/page-writeback.c).
+/// The kernel's default, per cent (mm/page-writeback.c).
 const USUAL: u64 = 10;
 
 /// The setting, ours or its operator's.

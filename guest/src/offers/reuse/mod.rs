@@ -28,14 +28,14 @@ const ENOUGH: u64 = 1024;
 /// Outcomes after which is decided, where little is offered.
 const ENOUGH_SAMPLED: u64 = 64;
 
-/// More is offered where hits save so many times what puts cost, less where they save less than it. A pool between the two
+/// More is offered where hits save this many times what puts cost, less where they save less than it. A pool between the two
 /// keeps what it has: figures of samples vary. The same part of refaults among evicted pages shows that more would be worth it.
 const MORE: u32 = 2;
 
-/// So many hits are seen, where puts are just worth it, before there are too few of them.
+/// As many puts as should have this number of hits, where they are just worth it, are seen before hits count as too few.
 const LEAST_HITS: u64 = 3;
 
-/// So many times the guest's memory are evicted or put without a hit, before that counts as an outcome. A working set of twice the memory
+/// This many times the guest's memory are evicted or put without a hit, before that counts as an outcome. A working set of twice the memory
 /// has come round by then; a larger one is seen by refaults.
 const MEMORIES: u64 = 2;
 /// The same while the guest reads again what it has evicted.
@@ -73,7 +73,7 @@ impl Figures {
         self.hits.saturating_add(self.lost)
     }
 
-    /// Is so much of what the guest evicts read again that putting it would be worth it?
+    /// Whether the guest reads enough of what it evicts again to make puts worth it.
     fn refault(&self, at: &Terms) -> bool {
         self.refaults >= enough_refaults(at.memory)
             && at.price.is_worth(self.refaults, self.reclaimed, MORE)
@@ -292,7 +292,7 @@ const fn enough_refaults(memory: u64) -> u64 {
 
 // The price: the cost of a put beside the saving of a hit, and so the part of the puts that must be hit.
 
-/// Of fewer than one in so many puts that are hit nothing can be said: a sample has as many by chance. So a host that says
+/// Where fewer than one put in this many is hit, hits say nothing: a sample has as many by chance. So a host that says
 /// that a hit saves ages is not believed, and what is never read again is not offered for ever.
 const MOST: u64 = 500;
 
@@ -335,14 +335,14 @@ impl Price {
         self.saving < self.cost
     }
 
-    /// Do so many hits save `times` what so many puts cost?
+    /// Whether `hits` save at least `times` what `puts` cost.
     pub(crate) fn is_worth(self, hits: u64, puts: u64, times: u32) -> bool {
         let product = |a: u64, b: u64| u128::from(a) * u128::from(b);
         // Both are far below 2^128: the factor is small.
         product(hits, self.saving) >= product(puts, self.cost).saturating_mul(times.into())
     }
 
-    /// So many puts have so many hits, where they are just worth it.
+    /// The number of puts that have `hits`, where they are just worth it.
     pub(crate) fn puts_of(self, hits: u64) -> u64 {
         let puts = u128::from(hits) * u128::from(self.saving) / u128::from(self.cost);
         u64::try_from(puts).unwrap_or(u64::MAX)
