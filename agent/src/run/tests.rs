@@ -120,6 +120,7 @@ fn an_error_restores_every_knob_before_the_end() {
     let (mut store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
     store.set(&a, Knob::MemoryLow, "5000").unwrap();
     let mut agent = agent_with(&root, Some(store));
+    agent.config.state_dir = dir.path().join("state");
     // A `/proc` that cannot be read.
     std::fs::create_dir(&proc).unwrap();
     for file in ["meminfo", "vmstat"] {
@@ -132,4 +133,5 @@ fn an_error_restores_every_knob_before_the_end() {
     let error = agent_loop.run().unwrap_err().to_string();
     assert!(error.contains("meminfo"), "{error}");
     assert_eq!(std::fs::read_to_string(&low).unwrap().trim(), "1000");
+    assert!(dir.path().join("state/working-sets").exists());
 }
