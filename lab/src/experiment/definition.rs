@@ -208,7 +208,7 @@ pub struct Tenant {
     /// What is written to its cgroup's files before anything runs, by the file's name: `"memory.min" = "320M"`.
     #[serde(default)]
     pub cgroup: BTreeMap<String, String>,
-    /// Whether the kernel alone gives it more than its share of what others could use, too: `lab ordinary` lets it lose.
+    /// Whether the kernel alone gives it more than its share of what others could use, too: `justitia-lab ordinary` lets it lose.
     #[serde(default)]
     pub above_share: bool,
 }

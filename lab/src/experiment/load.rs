@@ -81,7 +81,7 @@ impl Experiment {
             .collect()
     }
 
-    /// The mixtures that ordinary hosts have, of [`shipped`](Self::shipped) the part that `lab ordinary` runs.
+    /// The mixtures that ordinary hosts have, of [`shipped`](Self::shipped) the part that `justitia-lab ordinary` runs.
     ///
     /// # Errors
     /// One is wrong: see [`Experiment::parse`].

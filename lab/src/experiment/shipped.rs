@@ -44,7 +44,7 @@ pub(super) const EXPERIMENTS: [(&str, &str); 34] = experiments![
     "scale",
 ];
 
-/// The mixtures that ordinary hosts have, which `lab ordinary` runs, in the order of its table. Most build on the first.
+/// The mixtures that ordinary hosts have, which `justitia-lab ordinary` runs, in the order of its table. Most build on the first.
 pub(super) const ORDINARY: [(&str, &str); 18] = experiments![
     "slab",
     "burst",

@@ -64,6 +64,13 @@ fn demand(status: &Status, tenant: &TenantStatus) -> String {
     if status.demand_model == DemandModel::Usage {
         return rest.to_owned();
     }
+    if tenant.path == "-" {
+        return format!(
+            "accesses of what runs in no managed cgroup are not seen. While its cache grows, and for two minutes after, its \
+             share by weight is divided first: {}\n  the rest, divided second: {rest}",
+            bytes(tenant.working_set)
+        );
+    }
     if tenant.working_set_unknown {
         return format!(
             "working set: not known; its accesses are not sampled, and the kernel's lists do not tell. What its processes \

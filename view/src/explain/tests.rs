@@ -192,6 +192,12 @@ fn a_working_set_that_nothing_shows_is_said_to_be_unknown() {
         &["working set: not known; its accesses are not sampled"],
     );
     assert!(!text.contains("working set, divided first"), "{text}");
+    // Of what runs in no managed cgroup the share is divided first, while it grows, and nothing that is mapped.
+    status.tenants[1].path = "-".into();
+    status.tenants[1].working_set = 50 * MIB;
+    let text = explain(&status, 1, &CurrentValues::default());
+    says(&text, &["its share by weight is divided first: 50.0M"]);
+    assert!(!text.contains("mapped is divided"), "{text}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What `lab ordinary` makes of results.
+//! What `justitia-lab ordinary` makes of results.
 
 use super::super::ordinary::{COMPARED, mixtures, table};
 use super::super::schema::{Outcome, Results, Run, TenantValues};
