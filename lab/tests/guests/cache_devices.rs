@@ -69,6 +69,7 @@ fn run(guest: &Guest, script: &str) -> String {
 }
 
 fn boot() -> Vm {
+    let _turn = crate::agent_guest::turn();
     let disk = |size| DiskSpec {
         size,
         filesystem: None,

@@ -155,6 +155,7 @@ fn the_kernels_nbd_client_is_served_images_and_block_devices() {
         throttle: free,
     };
     let mut daemon = VhostDaemon::new();
+    let _turn = crate::agent_guest::turn();
     let vm = Vm::boot(&VmSpec {
         disks: vec![disk(512 << 20, Some(Filesystem::Ext4)), disk(IMAGE, None)],
         qemu_args: daemon.qemu_args(),
@@ -254,6 +255,7 @@ direct = false
 
 /// A file system, and a disk without one.
 fn boot_with_two_disks() -> Vm {
+    let _turn = crate::agent_guest::turn();
     let free = Throttle::default();
     Vm::boot(&VmSpec {
         disks: vec![

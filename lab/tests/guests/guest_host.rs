@@ -214,6 +214,7 @@ mkdir -p /mnt && mount $(disk web-root) /mnt
 
 /// A guest with this kernel whose disk is mounted.
 pub(crate) fn boot(host: &Host, memory: u64, kernel: &str) -> Vm {
+    let _turn = crate::agent_guest::turn();
     let Ok(kernel) = kernel.parse();
     let guest = VmSpec {
         kernel,

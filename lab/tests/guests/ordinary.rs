@@ -28,6 +28,7 @@ impl Progress for Printed {
 
 /// Runs an experiment once with the classic LRU, the kernel alone and with the agent.
 fn compared(name: &str) -> Mixture {
+    let _turn = crate::agent_guest::turn();
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/guests/ordinary/{name}.toml"));
     let experiment = Experiment::find(path.to_str().unwrap()).unwrap();

@@ -62,6 +62,7 @@ fn run(guest: &Guest, script: &str) -> String {
 
 /// A guest with a disk that is logged to a file of this machine.
 fn boot(log: &Path) -> Vm {
+    let _turn = crate::agent_guest::turn();
     std::fs::File::create(log).unwrap().set_len(LOG).unwrap();
     let drive = format!("file={},if=none,format=raw,id=powerlog", log.display());
     let device = "virtio-blk-pci,drive=powerlog,serial=powerlog";

@@ -7,6 +7,7 @@ use justitia_lab::LabDir;
 use justitia_lab::vm::{DiskSpec, Filesystem, Guest, Throttle, Vm, VmError, VmSpec};
 
 fn boot() -> Vm {
+    let _turn = crate::agent_guest::turn();
     Vm::boot(&VmSpec {
         disks: vec![
             DiskSpec::ext4(1 << 30),
@@ -139,6 +140,7 @@ fn a_kernel_panic_is_detected_on_the_console() {
 
 #[test]
 fn a_guest_without_heartbeats_counts_as_hung() {
+    let _turn = crate::agent_guest::turn();
     let vm = Vm::boot(&VmSpec {
         heartbeat_timeout: Duration::from_secs(8),
         ..VmSpec::default()
@@ -161,6 +163,7 @@ fn a_guest_without_heartbeats_counts_as_hung() {
 
 #[test]
 fn qemu_and_its_disks_end_with_a_killed_program() {
+    let _turn = crate::agent_guest::turn();
     // The program is this one, running the test below.
     let mut victim = Command::new(std::env::current_exe().unwrap())
         .args([

@@ -1,8 +1,8 @@
-//! What the tests of the agent share: a guest for all tests of a file, the shell functions in `lib.sh`, and
-//! the agent's status.
+//! What the tests of the agent share: a guest for tests of the same machine, the shell functions in `lib.sh`, and the agent's
+//! status.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use justitia_lab::vm::{DiskSpec, ShResult, Vm, VmSpec};
@@ -10,8 +10,32 @@ use serde_json::Value;
 
 use super::retry::{fail, retry_after_a_crash};
 
-/// One guest for all tests of a file, one test at a time. It ends with the test program.
-static GUEST: Mutex<Option<Vm>> = Mutex::new(None);
+/// One guest and its machine, for one test at a time. It ends when a test needs another machine, or with the test program.
+static GUEST: Mutex<Option<(String, Vm)>> = Mutex::new(None);
+
+/// Tests that wait for a guest of their own.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// The turn of a test that boots a guest of its own. One guest at a time runs on a machine: while there is a turn, the shared
+/// guest ends after the test that it runs.
+pub(crate) struct Turn(());
+
+pub(crate) fn turn() -> Turn {
+    WAITING.fetch_add(1, Ordering::SeqCst);
+    match GUEST.try_lock() {
+        Ok(mut slot) => *slot = None,
+        Err(TryLockError::Poisoned(slot)) => *slot.into_inner() = None,
+        // The test that has it sees that this one waits.
+        Err(TryLockError::WouldBlock) => {}
+    }
+    Turn(())
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 /// Whether the guest's kernel gave up under the test that is running.
 static CRASHED: AtomicBool = AtomicBool::new(false);
@@ -26,21 +50,32 @@ pub(crate) fn small() -> VmSpec {
 }
 
 /// The guest, for one test.
-pub(crate) struct Guest(MutexGuard<'static, Option<Vm>>);
+pub(crate) struct Guest(MutexGuard<'static, Option<(String, Vm)>>);
 
-/// Runs a test in the file's guest, booted if it is not yet, with nothing left of the test before; once more in a fresh
-/// guest if its kernel gave up.
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if WAITING.load(Ordering::SeqCst) > 0 {
+            *self.0 = None;
+        }
+    }
+}
+
+/// Runs a test in a guest of this machine, booted if it is not yet, with nothing left of the test before; once more in a
+/// fresh guest if its kernel gave up.
 pub(crate) fn in_guest(spec: impl Fn() -> VmSpec, test: impl Fn(&Guest)) {
     retry_after_a_crash(|| test(&guest(&spec)));
 }
 
 fn guest(spec: impl Fn() -> VmSpec) -> Guest {
     let mut slot = GUEST.lock().unwrap_or_else(PoisonError::into_inner);
-    if CRASHED.swap(false, Ordering::SeqCst) {
+    let spec = spec();
+    let machine = format!("{spec:?}");
+    let is_another = slot.as_ref().is_some_and(|(of, _)| *of != machine);
+    if CRASHED.swap(false, Ordering::SeqCst) || is_another {
         *slot = None;
     }
     if slot.is_none() {
-        let vm = Vm::boot(&spec()).unwrap();
+        let vm = Vm::boot(&spec).unwrap();
         let guest = vm.guest();
         guest
             .push("/root/lib.sh", 0o644, include_bytes!("lib.sh"))
@@ -48,7 +83,7 @@ fn guest(spec: impl Fn() -> VmSpec) -> Guest {
         guest
             .ok("test -x /bin/justitia && mkdir -p /data && mount /dev/vda /data")
             .unwrap();
-        *slot = Some(vm);
+        *slot = Some((machine, vm));
     }
     let guest = Guest(slot);
     guest.ok("clean");
@@ -60,7 +95,7 @@ impl Guest {
     pub(crate) fn sh(&self, script: &str) -> ShResult {
         let script = format!(". /root/lib.sh\n{script}");
         let limit = Duration::from_secs(180);
-        let vm = self.0.as_ref().unwrap();
+        let (_, vm) = self.0.as_ref().unwrap();
         vm.guest()
             .sh_within(&script, limit)
             .unwrap_or_else(|error| {

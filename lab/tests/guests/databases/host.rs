@@ -25,6 +25,7 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn boot() -> Self {
+        let _turn = crate::agent_guest::turn();
         let lab = LabDir::find().unwrap();
         let image = image(&lab);
         let dir = tempfile::tempdir_in(lab.dir("databases").unwrap()).unwrap();

@@ -97,6 +97,7 @@ impl Debian {
     /// A guest with both packages at `/packages`, and a disk that one can contend for at `/data`.
     #[track_caller]
     pub(super) fn boot() -> Self {
+        let _turn = crate::agent_guest::turn();
         let lab = LabDir::find().unwrap();
         let root = debian(&lab);
         let dir = tempfile::tempdir_in(lab.root()).unwrap();
