@@ -1,5 +1,5 @@
 //! Emulated kernels oops now and then for no reason of ours (patching their own code under TCG): then, and only then,
-//! a test runs once more, in a fresh guest.
+//! a test runs again in a fresh guest, twice at most.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -19,15 +19,18 @@ pub(crate) fn fail(error: &VmError) -> ! {
     panic!("{error}")
 }
 
-/// Runs a test, and once more if the guest's kernel gave up.
+/// How often a test runs at most.
+const ATTEMPTS: u32 = 3;
+
+/// Runs a test, and again if the guest's kernel gave up.
 pub(crate) fn retry_after_a_crash(test: impl Fn()) {
-    let attempt = || catch_unwind(AssertUnwindSafe(&test));
-    let Err(first) = attempt() else { return };
-    if !CRASHED.take() {
-        resume_unwind(first);
-    }
-    eprintln!("the guest's kernel gave up; once more in a fresh guest");
-    if let Err(second) = attempt() {
-        resume_unwind(second);
+    for attempt in 1..=ATTEMPTS {
+        let Err(why) = catch_unwind(AssertUnwindSafe(&test)) else {
+            return;
+        };
+        if !CRASHED.take() || attempt == ATTEMPTS {
+            resume_unwind(why);
+        }
+        eprintln!("the guest's kernel gave up; again in a fresh guest");
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests of the agent share: a guest for tests of the same machine, the shell functions in `lib.sh`, and the agent's
+//! What the tests of the agent share: a guest for the tests of a file with the same machine, the shell functions in `lib.sh`, and the agent's
 //! status.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::retry::{fail, retry_after_a_crash};
 
-/// One guest and its machine, for one test at a time. It ends when a test needs another machine, or with the test program.
+/// One guest and its file and machine, for one test at a time. It ends when a test of another file or with another machine
+/// runs, or with the test program.
 static GUEST: Mutex<Option<(String, Vm)>> = Mutex::new(None);
 
 /// Tests that wait for a guest of their own.
@@ -60,7 +61,7 @@ impl Drop for Guest {
     }
 }
 
-/// Runs a test in a guest of this machine, booted if it is not yet, with nothing left of the test before; once more in a
+/// Runs a test in its file's guest of this machine, booted if it is not yet, with nothing left of the test before; once more in a
 /// fresh guest if its kernel gave up.
 pub(crate) fn in_guest(spec: impl Fn() -> VmSpec, test: impl Fn(&Guest)) {
     retry_after_a_crash(|| test(&guest(&spec)));
@@ -69,7 +70,10 @@ pub(crate) fn in_guest(spec: impl Fn() -> VmSpec, test: impl Fn(&Guest)) {
 fn guest(spec: impl Fn() -> VmSpec) -> Guest {
     let mut slot = GUEST.lock().unwrap_or_else(PoisonError::into_inner);
     let spec = spec();
-    let machine = format!("{spec:?}");
+    // A test's thread has its name: what tests of one file leave is known to that file alone.
+    let thread = std::thread::current();
+    let file = thread.name().and_then(|name| name.split("::").next());
+    let machine = format!("{file:?} {spec:?}");
     let is_another = slot.as_ref().is_some_and(|(of, _)| *of != machine);
     if CRASHED.swap(false, Ordering::SeqCst) || is_another {
         *slot = None;
