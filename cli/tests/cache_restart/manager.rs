@@ -162,7 +162,7 @@ impl Manager {
             );
             reads += 1;
         }
-        let hits = u32::try_from(self.hits() - before).unwrap();
+        let hits = u32::try_from(self.hits().all() - before.all()).unwrap();
         f64::from(hits) / f64::from(reads)
     }
 
@@ -179,10 +179,13 @@ impl Manager {
         }
     }
 
-    pub(crate) fn hits(&self) -> u64 {
+    pub(crate) fn hits(&self) -> Hits {
         let stats = self.stats();
         let counts = &stats["cache"]["vms"][0]["pools"][0]["counts"];
-        counts["memory_hits"].as_u64().unwrap() + counts["ssd_hits"].as_u64().unwrap()
+        Hits {
+            memory: counts["memory_hits"].as_u64().unwrap(),
+            ssd: counts["ssd_hits"].as_u64().unwrap(),
+        }
     }
 
     /// What `justitia cache stats --json` says.
@@ -203,11 +206,19 @@ pub(crate) struct Held {
     pub(crate) ssd: f64,
 }
 
-impl Held {
-    pub(crate) fn all(&self) -> f64 {
+/// Blocks that were read from each store.
+pub(crate) struct Hits {
+    pub(crate) memory: u64,
+    pub(crate) ssd: u64,
+}
+
+impl Hits {
+    pub(crate) fn all(&self) -> u64 {
         self.memory + self.ssd
     }
+}
 
+impl Held {
     /// Is nearly all there that there was? A store that is handed over needs some room for its index.
     pub(crate) fn has(&self, before: &Self) -> bool {
         self.memory >= 0.9 * before.memory && self.ssd >= 0.9 * before.ssd
