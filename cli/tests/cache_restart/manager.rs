@@ -200,7 +200,7 @@ impl Manager {
 }
 
 /// Which parts of all blocks the stores hold.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Held {
     pub(crate) memory: f64,
     pub(crate) ssd: f64,
