@@ -53,8 +53,18 @@ set -e
 if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
 	# An upgrade goes on with what ran; a first installation waits to be asked: `systemctl enable --now justitia`. The
-	# cache goes on as it is: a restart would cut VMs off whose disks do not reconnect.
-	if [ -n "$2" ]; then systemctl try-restart justitia.service justitia-guest.service; fi
+	# cache executes its new program, which VMs do not notice. Clients with TLS would: with them it goes on as it is.
+	if [ -n "$2" ]; then
+		systemctl try-restart justitia.service justitia-guest.service
+		if systemctl --quiet is-active justitia-cache.service; then
+			if grep -Eq '^[[:space:]]*(\[[[:space:]]*)?tls' /etc/justitia/cache.toml; then
+				echo "justitia: justitia-cache goes on with the program from before, since its clients may use TLS" \
+					"and would be cut off. For the new one: systemctl restart justitia-cache" >&2
+			else
+				systemctl kill --kill-who=main -s USR2 justitia-cache.service
+			fi
+		fi
+	fi
 fi
 EOF
 cat >"$tree/DEBIAN/prerm" <<'EOF'

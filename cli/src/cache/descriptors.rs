@@ -2,14 +2,17 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow, bail};
 use justitia_cache::serve::{Descriptors, STORED, adopt, keep_over_exec, kept_over_exec};
 use sd_notify::NotifyState;
 
 /// Tells the program that is executed again which descriptors are its.
 const KEPT: &str = "JUSTITIA_CACHE_DESCRIPTORS";
+
+const NO_NAME: &str = "expected this program's name as its first argument, found no arguments";
 
 /// Descriptors that are sent to systemd together: a message has at most 253.
 const BATCH: usize = 128;
@@ -46,11 +49,33 @@ pub(super) fn store(left: &Descriptors) {
     }
 }
 
+/// Asks the program that would be executed whether it can serve what this one was called with: after an upgrade it is
+/// another one.
+///
+/// # Errors
+/// Why it cannot.
+pub(super) fn can_execute_again(config: Option<&Path>) -> anyhow::Result<()> {
+    let mut args = std::env::args_os();
+    let program = args.next().ok_or_else(|| anyhow!(NO_NAME))?;
+    let mut command = Command::new(&program);
+    match config {
+        Some(_) => command.args(args).arg("--check-config"),
+        None => command.arg("--version"),
+    };
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot execute {}", program.display()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{}: {}", program.display(), said.trim());
+    }
+    Ok(())
+}
+
 /// Executes this program again, as it was called, with these descriptors. Returns only when that fails.
 pub(super) fn execute_again(left: &Descriptors) -> anyhow::Error {
     let mut args = std::env::args_os();
     let Some(program) = args.next() else {
-        return anyhow!("expected this program's name as its first argument, found no arguments");
+        return anyhow!(NO_NAME);
     };
     let mut command = Command::new(&program);
     command.args(args).env(KEPT, keep_over_exec(left));

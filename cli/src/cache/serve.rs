@@ -80,7 +80,7 @@ The log goes to standard error; JUSTITIA_LOG=debug makes it longer.";
 /// With an image: that image on a unix socket, with 256 MiB of cache in memory; with --vhost to a virtio disk of one VM
 /// beside. With a configuration: the VMs, disks, stores and sockets that it names. On SIGTERM and SIGINT requests in flight are finished and
 /// disks flushed. What is cached is left to the next start, in systemd's descriptor store and on the SSD; with SIGINT it is
-/// removed. On SIGUSR2 the program is executed again, with what is cached and with its clients, but for those with TLS. Sockets that systemd listens on are used in the
+/// removed. On SIGUSR2 the program is executed again, if it finds no error in the configuration, with what is cached and with its clients, but for those with TLS. Sockets that systemd listens on are used in the
 /// place of those of the same address. On SIGHUP the configuration is read again: VMs and disks that are new in it are
 /// served, too, those that are gone from it are served no more, and those that could not be served are tried again.
 #[derive(Args)]
@@ -165,6 +165,10 @@ pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
     let end = loop {
         match signals.forever().next() {
             Some(SIGHUP) => reload(&service, args.config.as_deref(), &control),
+            Some(SIGUSR2) => match descriptors::can_execute_again(args.config.as_deref()) {
+                Ok(()) => break Some(SIGUSR2),
+                Err(e) => tracing::error!("SIGUSR2: this program goes on: {e:#}"),
+            },
             end => break end,
         }
     };

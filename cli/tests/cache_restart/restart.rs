@@ -89,3 +89,24 @@ fn what_was_cached_in_memory_is_there_after_a_restart_and_after_an_exec() {
 fn what_was_cached_in_both_stores_is_there_after_a_restart_and_after_an_exec() {
     check(true);
 }
+
+/// A configuration that has an error when the daemon is told to execute its program again changes nothing.
+#[test]
+fn a_configuration_with_an_error_keeps_the_daemon_that_runs() {
+    let mut manager = Manager::new(false);
+    let mut daemon = manager.start();
+    manager.read(1, 16);
+    let was = std::fs::read_to_string(manager.path("cache.toml")).unwrap();
+    std::fs::write(manager.path("cache.toml"), format!("{was}unknown = 1\n")).unwrap();
+    let hits = manager.hits().all();
+    daemon.signal("USR2");
+    // Signals are obeyed in turn: this one afterwards.
+    daemon.signal("HUP");
+    assert!(manager.read(1, 16) > 0.9);
+    assert!(manager.hits().all() > hits);
+    std::fs::write(manager.path("cache.toml"), was).unwrap();
+    daemon.signal("USR2");
+    manager.wait_until_ready();
+    assert!(daemon.0.try_wait().unwrap().is_none());
+    assert_eq!(manager.hits().all(), 0, "it counts anew");
+}

@@ -242,6 +242,11 @@ fn upgrades(debian: &Debian) {
         first_cache,
         "VMs have their disks from it"
     );
+    // It has executed the program of the second package.
+    debian.within(
+        60,
+        "! readlink /proc/$(/root/deb systemctl show justitia-cache -p MainPID --value)/exe | grep deleted",
+    );
     assert_eq!(debian.unit("UnitFileState"), "enabled");
     let version = debian.ok("/root/deb dpkg-query -W -f '${Version}' justitia");
     assert!(version.ends_with("+next"), "{version}");
