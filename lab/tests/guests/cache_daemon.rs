@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,35 @@ impl Daemon {
         }
     }
 
+    /// Has it execute its program again, waits until that serves, and returns the sockets that it has no more: of clients that
+    /// were cut off.
+    pub(crate) fn execute_again(&self, dir: &Path) -> Vec<PathBuf> {
+        let pid = self.0.as_ref().unwrap().id();
+        let starts = || {
+            let log = std::fs::read_to_string(dir.join("log")).unwrap();
+            (log.matches("control socket").count(), log)
+        };
+        let (before, sockets) = (starts().0, sockets(pid));
+        let told = Command::new("kill")
+            .args(["-s", "USR2", &pid.to_string()])
+            .status();
+        assert!(told.unwrap().success());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while starts().0 == before {
+            assert!(
+                Instant::now() < deadline,
+                "it does not serve again: {}",
+                starts().1
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let after = self::sockets(pid);
+        sockets
+            .into_iter()
+            .filter(|socket| !after.contains(socket))
+            .collect()
+    }
+
     /// SIGKILL, and the wait for its end.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.0.take() {
@@ -50,4 +79,13 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The sockets that a process has open, by their inodes.
+fn sockets(pid: u32) -> Vec<PathBuf> {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let links = open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+    links
+        .filter(|link| link.to_string_lossy().starts_with("socket:"))
+        .collect()
 }

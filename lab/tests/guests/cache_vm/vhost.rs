@@ -9,10 +9,10 @@ use justitia_lab::vm::{Guest, VmSpec};
 use super::{IMAGE, run};
 use crate::cache_daemon::{Daemon, program};
 
-/// How often the daemon of the virtio disk is killed: so often, or as this variable says.
+/// How often the daemon of the virtio disk is executed again, and then killed: so often, or as this variable says.
 const KILLS: u64 = 5;
 const KILLS_VARIABLE: &str = "JUSTITIA_LAB_VHOST_KILLS";
-/// Seconds between two.
+/// Seconds before each.
 const PAUSE: u64 = 3;
 
 /// Random reads and writes of four jobs on each of the disks, each with a part of it, in the background.
@@ -88,19 +88,27 @@ impl VhostDaemon {
         args.into()
     }
 
-    /// The guest's disks are verified while their daemon is killed, and are what their images are; the one over
+    /// The guest's disks are verified while their daemon is executed again, and then killed, and are what their images are; the one over
     /// vhost-user-blk grows.
     pub(crate) fn is_survived_by(&mut self, guest: &Guest) {
         let kills = std::env::var(KILLS_VARIABLE).ok();
         let kills = kills.map_or(KILLS, |n| n.parse().unwrap());
-        let seconds = 2 * PAUSE * kills;
+        let seconds = 4 * PAUSE * kills;
         run(guest, &format!("SECONDS_OF_FIO={seconds}\n{VERIFY}"));
-        for _ in 0..kills {
+        let next = || {
             std::thread::sleep(Duration::from_secs(PAUSE));
             assert!(
                 !has_ended(guest),
-                "fio ended before the daemon was killed often enough"
+                "fio ended before the daemon was ended often enough"
             );
+        };
+        for _ in 0..kills {
+            next();
+            let cut = self.daemon.execute_again(self.dir.path());
+            assert_eq!(cut, [] as [PathBuf; 0], "clients were cut off");
+        }
+        for _ in 0..kills {
+            next();
             self.daemon.kill();
             self.daemon.start(self.dir.path());
         }
