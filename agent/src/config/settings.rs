@@ -61,10 +61,11 @@ pub struct Probes {
     /// processor.
     #[serde(deserialize_with = "value::max_cgroups")]
     pub max_cgroups: u32,
-    /// The largest number of requests in flight that are followed: those of libaio, and those that io.max throttles.
+    /// The largest number of requests in flight that are followed: those of libaio, and those that io.max throttles. Fewer on
+    /// a machine with little memory: they take at most 1/4096 of it.
     #[serde(deserialize_with = "value::max_entries")]
     pub max_inflight: u32,
-    /// The largest number of pairs of a shared file and a tenant that uses it.
+    /// The largest number of pairs of a shared file and a tenant that uses it. They take at most 1/4096 of memory, too.
     #[serde(deserialize_with = "value::max_entries")]
     pub max_shared_files: u32,
 }

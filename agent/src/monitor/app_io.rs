@@ -58,10 +58,9 @@ impl AppIoMonitor {
     /// Attaches the probes.
     #[must_use]
     pub fn attach(limits: &Limits) -> Self {
-        let limits = &Limits {
-            max_curves: limits.max_curves.min(affordable_curves()),
-            ..*limits
-        };
+        let system = rustix::system::sysinfo();
+        let memory = system.totalram.saturating_mul(u64::from(system.mem_unit));
+        let limits = &affordable(limits, memory);
         let probes = match IoProbes::attach(limits) {
             Ok(probes) => probes,
             Err(error) => return Self::unavailable(&error.to_string()),
@@ -338,13 +337,19 @@ impl AppIoSource for AppIoMonitor {
     }
 }
 
-/// How many miss-ratio curves may take memory: a five-hundredth of it, and at least enough for a few tenants.
-fn affordable_curves() -> u32 {
-    let system = rustix::system::sysinfo();
-    let memory = system.totalram.saturating_mul(u64::from(system.mem_unit));
-    u32::try_from(memory / 512 / CURVE_BYTES)
-        .unwrap_or(u32::MAX)
-        .max(64)
+/// The limits, less where this machine has little memory: curves take a five-hundredth of it, requests in flight and shared
+/// files a four-thousandth each, and what a few tenants need.
+fn affordable(limits: &Limits, memory: u64) -> Limits {
+    let most = |part: u64, bytes: u64, least: u32| {
+        u32::try_from(memory / part / bytes).map_or(u32::MAX, |most| most.max(least))
+    };
+    Limits {
+        max_cgroups: limits.max_cgroups,
+        // Two tables, of some 100 bytes a request.
+        max_inflight: limits.max_inflight.min(most(4096, 200, 1024)),
+        max_shared_files: limits.max_shared_files.min(most(4096, 300, 512)),
+        max_curves: limits.max_curves.min(most(512, CURVE_BYTES, 64)),
+    }
 }
 
 // Dropped events, and the setting that would have avoided it.
@@ -417,6 +422,25 @@ mod tests {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn tables_take_little_of_a_small_machine() {
+        let limits = Limits::default();
+        let of = |memory: u64| {
+            let got = affordable(&limits, memory);
+            (got.max_inflight, got.max_shared_files, got.max_curves)
+        };
+        assert_eq!(of(256 << 20), (1024, 512, 64));
+        assert_eq!(
+            of(1 << 30),
+            (
+                1310,
+                873,
+                (1 << 30) / 512 / u32::try_from(CURVE_BYTES).unwrap()
+            )
+        );
+        assert_eq!(of(64 << 30), (16_384, 4096, 1024));
     }
 
     #[test]

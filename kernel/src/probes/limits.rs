@@ -1,7 +1,7 @@
 //! Limits of the memory that the probes take in the kernel, and their errors.
 
 /// Bounds of everything that is kept in the kernel. Memory follows from them: 256 bytes per cgroup and possible processor,
-/// 18.1 KiB per curve, about 100 bytes per asynchronous request, about 300 per shared file and user.
+/// 26.1 KiB per curve, about 100 bytes per asynchronous request, about 300 per shared file and user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Cgroups that have counters of their own at one time, 16 to 65,535. Where there are more, those that do least lose
