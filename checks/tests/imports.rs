@@ -12,7 +12,7 @@ use justitia_checks::{
 
 /// The floors, from the lowest. A crate depends on those of lower floors only.
 const FLOORS: [&[&str]; 8] = [
-    &["share", "link"],
+    &["share", "link", "memory-protocol"],
     &["common", "common/promtool", "kernel", "api", "lab/load"],
     &["cgroup-tree"],
     &["agent", "cache", "command"],

@@ -1,0 +1,83 @@
+//! What a guest answers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::state::State;
+use crate::text::{ErrorText, Malformed, read};
+
+/// A guest's answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Fields")]
+pub struct Answer {
+    /// The request's.
+    pub id: u64,
+    /// What it says.
+    #[serde(flatten)]
+    pub body: Body,
+}
+
+/// What an answer says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Body {
+    /// To [`crate::Request::State`]. At most a second old.
+    State(State),
+    /// To [`crate::Request::Reclaim`].
+    Reclaimed(Reclaimed),
+    /// The request was not understood, or could not be done.
+    Error(ErrorText),
+}
+
+/// What a guest gave back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reclaimed {
+    /// Bytes that were reclaimed. A guest that reports free pages gives them to its host within seconds.
+    pub bytes: u64,
+    /// Bytes that are free afterwards.
+    pub free: u64,
+}
+
+impl Answer {
+    /// An error.
+    #[must_use]
+    pub fn error(id: u64, text: &str) -> Self {
+        Self {
+            id,
+            body: Body::Error(ErrorText::new(text)),
+        }
+    }
+
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// If it is no answer. An answer says one thing: with a state and an error, say, it is none.
+    pub fn decode(line: &[u8]) -> Result<Self, Malformed> {
+        read(line, "an answer")
+    }
+}
+
+/// As it is read.
+#[derive(Deserialize)]
+struct Fields {
+    id: u64,
+    state: Option<State>,
+    reclaimed: Option<Reclaimed>,
+    error: Option<ErrorText>,
+}
+
+impl TryFrom<Fields> for Answer {
+    type Error = &'static str;
+
+    fn try_from(fields: Fields) -> Result<Self, Self::Error> {
+        let body = match (fields.state, fields.reclaimed, fields.error) {
+            (Some(state), None, None) => Body::State(state),
+            (None, Some(reclaimed), None) => Body::Reclaimed(reclaimed),
+            (None, None, Some(error)) => Body::Error(error),
+            _ => return Err("expected one of state, reclaimed and error"),
+        };
+        Ok(Self {
+            id: fields.id,
+            body,
+        })
+    }
+}

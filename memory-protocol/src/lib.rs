@@ -1,0 +1,61 @@
+//! The protocol between a host and a guest about the guest's memory (Singh, section 5.2: cooperative ballooning).
+//!
+//! The channel is a virtio-serial port named [`PORT_NAME`]. The host asks, the guest answers, each in one line of JSON:
+//!
+//! ```text
+//! host -> guest   {"request":"state","id":7}
+//! guest -> host   {"id":7,"state":{"total":402653184, ...}}
+//! host -> guest   {"request":"reclaim","id":8,"bytes":67108864,"within_ms":2000}
+//! guest -> host   {"id":8,"reclaimed":{"bytes":67108864,"free":120586240}}
+//! guest -> host   {"id":9,"error":"..."}
+//! ```
+//!
+//! Both sides are untrusted here. Nothing does I/O, knows the time or panics; lines are at most [`MAX_LINE`] bytes long, and
+//! texts of the other side are printable ([`ErrorText`]). Fields that are not known are ignored, so that newer sides may say
+//! more; a request of a kind that is not known is an error that has its id ([`Malformed::id`]).
+
+#![forbid(unsafe_code)]
+// What is read comes from the other side of a trust boundary: nothing may panic.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+
+mod answer;
+mod lines;
+mod request;
+mod state;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+pub use answer::{Answer, Body, Reclaimed};
+pub use lines::{LineTooLong, Lines};
+pub use request::Request;
+pub use state::State;
+pub use text::{ErrorText, Malformed};
+
+/// The name of the virtio-serial port.
+pub const PORT_NAME: &str = "org.justitia.memory.0";
+
+/// Bytes of the longest line, with its newline.
+pub const MAX_LINE: usize = 4096;
+
+/// The line of a message, with its newline: at most [`MAX_LINE`] bytes.
+#[must_use]
+pub fn encode<T: Message>(message: &T) -> Vec<u8> {
+    // Numbers, texts and fixed names: there is nothing that JSON could not say.
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+/// What is sent: a [`Request`] or an [`Answer`].
+pub trait Message: serde::Serialize + sealed::Sealed {}
+
+impl Message for Request {}
+impl Message for Answer {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Request {}
+    impl Sealed for super::Answer {}
+}

@@ -1,0 +1,291 @@
+//! Both sides: what one says the other understands, and nothing else.
+
+use crate::*;
+use proptest::prelude::*;
+
+fn state() -> State {
+    State {
+        total: 1,
+        free: 2,
+        available: 3,
+        file: 4,
+        mapped: 5,
+        dirty: 6,
+        slab_reclaimable: 7,
+        anonymous: 8,
+        unreclaimable: 9,
+        worth: 10,
+        swap_used: 11,
+        refaults: 12,
+        psi_some_us: 13,
+        psi_full_us: 14,
+        oom_kills: 15,
+        reporting_order: Some(9),
+        uptime_ms: 16,
+    }
+}
+
+fn text(line: &[u8]) -> &str {
+    std::str::from_utf8(line).unwrap()
+}
+
+#[test]
+fn messages_are_these_lines() {
+    let requests = [
+        (Request::State { id: 7 }, r#"{"request":"state","id":7}"#),
+        (
+            Request::Reclaim {
+                id: 8,
+                bytes: 67_108_864,
+                within_ms: 2000,
+            },
+            r#"{"request":"reclaim","id":8,"bytes":67108864,"within_ms":2000}"#,
+        ),
+    ];
+    for (request, line) in requests {
+        assert_eq!(text(&encode(&request)), format!("{line}\n"));
+        assert_eq!(Request::decode(line.as_bytes()), Ok(request));
+    }
+    let reclaimed = Reclaimed { bytes: 3, free: 4 };
+    let answers = [
+        (
+            Body::State(state()),
+            concat!(
+                r#"{"id":7,"state":{"total":1,"free":2,"available":3,"file":4,"mapped":5,"dirty":6,"#,
+                r#""slab_reclaimable":7,"anonymous":8,"unreclaimable":9,"worth":10,"swap_used":11,"#,
+                r#""refaults":12,"psi_some_us":13,"psi_full_us":14,"oom_kills":15,"#,
+                r#""reporting_order":9,"uptime_ms":16}}"#
+            ),
+        ),
+        (
+            Body::Reclaimed(reclaimed),
+            r#"{"id":7,"reclaimed":{"bytes":3,"free":4}}"#,
+        ),
+        (
+            Body::Error(ErrorText::new("why")),
+            r#"{"id":7,"error":"why"}"#,
+        ),
+    ];
+    for (body, line) in answers {
+        let answer = Answer { id: 7, body };
+        assert_eq!(text(&encode(&answer)), format!("{line}\n"));
+        assert_eq!(Answer::decode(line.as_bytes()), Ok(answer));
+    }
+}
+
+#[test]
+fn a_newer_side_may_say_more() {
+    let request = br#" {"new":[{}],"id":7,"request":"state"} "#;
+    assert_eq!(Request::decode(request), Ok(Request::State { id: 7 }));
+    let answer = br#"{"id":7,"reclaimed":{"bytes":1,"free":2,"new":null},"new":"x"}"#;
+    let body = Body::Reclaimed(Reclaimed { bytes: 1, free: 2 });
+    assert_eq!(Answer::decode(answer), Ok(Answer { id: 7, body }));
+    let without = text(&encode(&Answer {
+        id: 1,
+        body: Body::State(state()),
+    }))
+    .replace(r#""reporting_order":9,"#, "");
+    let Body::State(read) = Answer::decode(without.as_bytes()).unwrap().body else {
+        panic!("no state")
+    };
+    assert_eq!(read.reporting_order, None);
+}
+
+#[test]
+fn what_is_no_request_is_refused_with_its_id() {
+    let table = [
+        (r#"{"request":"shrink","id":7}"#, Some(7), "shrink"),
+        (r#"{"id":7}"#, Some(7), "request"),
+        (r#"{"request":"reclaim","id":7}"#, Some(7), "bytes"),
+        (
+            r#"{"request":"reclaim","id":7,"bytes":-1,"within_ms":1}"#,
+            Some(7),
+            "-1",
+        ),
+        (
+            r#"{"request":"reclaim","id":7,"bytes":1.5,"within_ms":1}"#,
+            Some(7),
+            "1.5",
+        ),
+        (
+            r#"{"request":"reclaim","id":7,"bytes":1,"within_ms":4294967296}"#,
+            Some(7),
+            "4294967296",
+        ),
+        (
+            r#"{"request":"state","id":7,"id":8}"#,
+            None,
+            "duplicate field",
+        ),
+        (r#"{"request":"state","id":-7}"#, None, "-7"),
+        (
+            r#"{"request":"state","id":18446744073709551616}"#,
+            None,
+            "floating point",
+        ),
+        (r#"{"request":"state"}"#, None, "id"),
+        ("[7]", None, "no object"),
+        (r#"["state",7]"#, None, "no object"),
+        ("7", None, ""),
+        ("\u{1b}[2J", None, ""),
+        (r#"{"request":"state","id":7"#, None, "EOF"),
+        (r#"{"request":"state","id":7}{}"#, None, "trailing"),
+    ];
+    for (line, id, why) in table {
+        let wrong = Request::decode(line.as_bytes()).unwrap_err();
+        assert_eq!(wrong.id, id, "{line}");
+        assert!(wrong.why.as_str().contains(why), "{line}: {wrong}");
+    }
+}
+
+#[test]
+fn an_answer_says_one_thing() {
+    for line in [
+        r#"{"id":7}"#,
+        r#"{"id":7,"error":"a","reclaimed":{"bytes":1,"free":1}}"#,
+        r#"{"id":7,"error":"a","error":"b"}"#,
+        r#"{"id":7,"error":null}"#,
+        r#"{"id":7,"state":{"total":1}}"#,
+        r#"{"error":"a"}"#,
+        r#"[7,null,null,"a"]"#,
+    ] {
+        assert!(Answer::decode(line.as_bytes()).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn a_text_is_short_and_printable() {
+    let answer = br#"{"id":1,"error":"\u001b[2Ja\nb \u202e\u0000"}"#;
+    let Body::Error(error) = Answer::decode(answer).unwrap().body else {
+        panic!("no error")
+    };
+    assert_eq!(error.as_str(), "?[2Ja?b ??");
+    let long = "\"".repeat(100_000);
+    assert_eq!(ErrorText::new(&long).as_str().len(), ErrorText::MAX);
+    assert!(encode(&Answer::error(u64::MAX, &long)).len() <= MAX_LINE);
+    let kind = "\\u001b".repeat(600);
+    let line = format!(r#"{{"request":"{kind}","id":1}}"#);
+    let why = Request::decode(line.as_bytes()).unwrap_err().to_string();
+    assert!(!why.contains('\u{1b}') && why.len() < 300, "{why}");
+}
+
+#[test]
+fn nesting_is_bounded() {
+    let deep = format!(r#"{{"request":"state","id":7,"x":{}"#, "[".repeat(MAX_LINE));
+    assert!(Request::decode(deep.as_bytes()).is_err());
+}
+
+#[test]
+fn a_line_is_as_long_as_it_may_be() {
+    let longest = vec![b'a'; MAX_LINE - 1];
+    let mut with_newline = longest.clone();
+    with_newline.push(b'\n');
+    assert_eq!(Lines::new().push(&with_newline), [Ok(longest.clone())]);
+
+    let mut lines = Lines::new();
+    assert_eq!(lines.push(&longest), []);
+    assert_eq!(lines.push(b"a"), [Err(LineTooLong)]);
+    assert_eq!(lines.push(&[b'a'; 100_000]), []);
+    assert_eq!(lines.pending(), 0);
+    assert_eq!(lines.push(b"a\n\r\n\nb\nc"), [Ok(b"b".to_vec())]);
+    assert_eq!(lines.push(b"d\n"), [Ok(b"cd".to_vec())]);
+    let mut long_and_next = vec![b'a'; MAX_LINE];
+    long_and_next.extend_from_slice(b"\nb\n");
+    assert_eq!(
+        lines.push(&long_and_next),
+        [Err(LineTooLong), Ok(b"b".to_vec())]
+    );
+}
+
+fn any_state() -> impl Strategy<Value = State> {
+    (any::<[u64; 16]>(), any::<Option<u8>>()).prop_map(|(n, reporting_order)| State {
+        total: n[0],
+        free: n[1],
+        available: n[2],
+        file: n[3],
+        mapped: n[4],
+        dirty: n[5],
+        slab_reclaimable: n[6],
+        anonymous: n[7],
+        unreclaimable: n[8],
+        worth: n[9],
+        swap_used: n[10],
+        refaults: n[11],
+        psi_some_us: n[12],
+        psi_full_us: n[13],
+        oom_kills: n[14],
+        reporting_order,
+        uptime_ms: n[15],
+    })
+}
+
+fn any_answer() -> impl Strategy<Value = Answer> {
+    let body = prop_oneof![
+        any_state().prop_map(Body::State),
+        any::<(u64, u64)>().prop_map(|(bytes, free)| Body::Reclaimed(Reclaimed { bytes, free })),
+        any::<String>().prop_map(|text| Body::Error(ErrorText::new(&text))),
+    ];
+    (any::<u64>(), body).prop_map(|(id, body)| Answer { id, body })
+}
+
+fn any_request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        any::<u64>().prop_map(|id| Request::State { id }),
+        any::<(u64, u64, u32)>().prop_map(|(id, bytes, within_ms)| Request::Reclaim {
+            id,
+            bytes,
+            within_ms
+        }),
+    ]
+}
+
+/// Lines whole, begun and broken, of any length.
+fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..64),
+        Just(b"\n".to_vec()),
+        any_request().prop_map(|request| encode(&request)),
+        any_answer().prop_map(|answer| encode(&answer)),
+        (MAX_LINE - 4..MAX_LINE + 4).prop_map(|len| vec![b'{'; len]),
+    ];
+    prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn an_answer_comes_back(answer in any_answer()) {
+        let line = encode(&answer);
+        prop_assert!(line.len() <= MAX_LINE);
+        prop_assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        let lines = Lines::new().push(&line);
+        prop_assert_eq!(Answer::decode(lines[0].as_ref().unwrap()), Ok(answer));
+    }
+
+    #[test]
+    fn a_request_comes_back(request in any_request()) {
+        let lines = Lines::new().push(&encode(&request));
+        prop_assert_eq!(Request::decode(lines[0].as_ref().unwrap()), Ok(request));
+    }
+
+    #[test]
+    fn pieces_are_the_lines_of_the_whole(bytes in any_bytes(), size in 1_usize..5000) {
+        let mut lines = Lines::new();
+        let mut found = Vec::new();
+        for piece in bytes.chunks(size) {
+            found.extend(lines.push(piece));
+            prop_assert!(lines.pending() < MAX_LINE);
+        }
+        let mut whole = Lines::new();
+        prop_assert_eq!(&found, &whole.push(&bytes));
+        prop_assert_eq!(lines.pending(), whole.pending());
+        for line in found.into_iter().flatten() {
+            prop_assert!(line.len() < MAX_LINE && !line.contains(&b'\n'));
+            if let Ok(answer) = Answer::decode(&line) {
+                prop_assert_eq!(Answer::decode(&encode(&answer)), Ok(answer));
+            }
+            if let Ok(request) = Request::decode(&line) {
+                prop_assert_eq!(Request::decode(&encode(&request)), Ok(request));
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Texts of the other side, as they may be shown and logged.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// What went wrong, in at most [`Self::MAX`] printable ASCII characters: it may come from the other side, and is logged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String")]
+pub struct ErrorText(String);
+
+impl ErrorText {
+    /// Bytes of the longest.
+    pub const MAX: usize = 200;
+
+    /// The beginning of a text, with a question mark for each character that is not printable ASCII.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let printable = |c: char| match c {
+            ' '..='~' => c,
+            _ => '?',
+        };
+        Self(text.chars().take(Self::MAX).map(printable).collect())
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for ErrorText {
+    fn from(text: String) -> Self {
+        Self::new(&text)
+    }
+}
+
+impl std::fmt::Display for ErrorText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A line that is no message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected}, found a line that is none: {why}")]
+pub struct Malformed {
+    /// The id that the line has nevertheless, with which a request is answered.
+    pub id: Option<u64>,
+    /// Why it is none.
+    pub why: ErrorText,
+    expected: &'static str,
+}
+
+/// Reads a line that is an object.
+pub(crate) fn read<T: DeserializeOwned>(
+    line: &[u8],
+    expected: &'static str,
+) -> Result<T, Malformed> {
+    #[derive(Deserialize)]
+    struct Id {
+        id: u64,
+    }
+    let malformed = |id, why: &str| Malformed {
+        id,
+        why: ErrorText::new(why),
+        expected,
+    };
+    // Arrays would be read as objects without names.
+    if !line.trim_ascii_start().starts_with(b"{") {
+        return Err(malformed(None, "no object"));
+    }
+    serde_json::from_slice(line).map_err(|why| {
+        let id = serde_json::from_slice(line).ok().map(|Id { id }| id);
+        malformed(id, &why.to_string())
+    })
+}
