@@ -13,6 +13,7 @@ install -D -m 0755 -s "$binary" "$tree/usr/bin/justitia"
 for unit in justitia justitia-cache justitia-guest; do
 	install -D -m 0644 "$here/$unit.service" "$tree/lib/systemd/system/$unit.service"
 done
+install -D -m 0644 "$here/60-justitia-guest.rules" "$tree/lib/udev/rules.d/60-justitia-guest.rules"
 for file in grafana.json alerts.yml cache-alerts.yml; do
 	install -D -m 0644 "$here/$file" "$tree/usr/share/justitia/$file"
 done

@@ -155,7 +155,6 @@ fn the_units_of_the_cache_are_hardened_and_keep_what_they_share_with_the_agent()
         "NoNewPrivileges=yes",
         "ProtectHome=yes",
         "PrivateTmp=yes",
-        "ProtectControlGroups=yes",
         "ProtectKernelModules=yes",
         "RestrictNamespaces=yes",
         "RestrictSUIDSGID=yes",
@@ -173,6 +172,7 @@ fn the_units_of_the_cache_are_hardened_and_keep_what_they_share_with_the_agent()
                 "Type=notify",
                 "ExecStart=/usr/bin/justitia cache serve --config /etc/justitia/cache.toml",
                 "CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_CHOWN CAP_LEASE",
+                "ProtectControlGroups=yes",
                 "SystemCallFilter=@system-service",
                 // The agent's journal lies there.
                 "RuntimeDirectory=justitia",
@@ -198,7 +198,12 @@ fn the_units_of_the_cache_are_hardened_and_keep_what_they_share_with_the_agent()
         // Either takes the addresses of the kernel's symbols away.
         if name == "justitia-guest" {
             assert!(unit.contains(" CAP_SYSLOG"));
-            for line in ["ProtectKernelLogs=yes", "ProtectKernelTunables=yes"] {
+            // And it writes memory.reclaim.
+            for line in [
+                "ProtectKernelLogs=yes",
+                "ProtectKernelTunables=yes",
+                "ProtectControlGroups=yes",
+            ] {
                 assert!(!lines.contains(&line), "{name}: {line}");
             }
         }

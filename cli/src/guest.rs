@@ -52,6 +52,7 @@ pub(crate) fn guest(args: &Guest) -> anyhow::Result<ExitCode> {
         unmanaged_weight: u32::try_from(config.unmanaged.weight.get()).unwrap_or(u32::MAX),
         rules: config.rules,
         port: args.port.clone(),
+        agent_socket: config.socket,
         report_every: Some(every.unwrap_or(REPORT_EVERY)),
     };
     run(&options, |status| report(status, args.json.is_some()))?;

@@ -1,5 +1,5 @@
 //! The guest agent's loop: it looks for the port, serves it, and looks again when it is gone. Whatever happens to the
-//! port, the guest goes on as if there were none.
+//! port, the guest goes on as if there were none. Beside it a thread answers what the host asks about memory.
 
 use std::cell::RefCell;
 use std::io;
@@ -14,6 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::batch::Batches;
 use crate::disks::disks;
+use crate::memory;
 use crate::offers::costs::Costs;
 use crate::pools::cgroups::Cgroups;
 use crate::port::{Ended, Session, find};
@@ -37,18 +38,56 @@ pub enum GuestError {
     /// A signal handler cannot be installed.
     #[error("installing a signal handler: {0}")]
     Signals(io::Error),
+    /// There is no thread to be had.
+    #[error("starting a thread: {0}")]
+    Thread(io::Error),
 }
 
 /// Runs until a signal (SIGTERM, SIGINT, SIGHUP) ends it.
 ///
 /// # Errors
-/// When the machine lacks what it needs; a port that is gone is no error.
+/// When the machine lacks what it needs. A port that is gone is no error; nor is a probe that cannot be attached, where the
+/// host asks about memory.
 pub fn run(options: &Options, report: impl FnMut(&Status)) -> Result<(), GuestError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(GuestError::Signals)?;
     }
     let fs = CgroupFs::discover()?;
+    let socket = options.agent_socket.clone();
+    let memory = memory::start(fs.root().clone(), socket, Arc::clone(&stop));
+    let memory = memory.map_err(GuestError::Thread)?;
+    let mut done = offer(options, &fs, &stop, report);
+    if let Err(error) = &done
+        && memory::has_port()
+    {
+        tracing::warn!(%error, "evicted pages are not offered to the host; its questions about memory are answered");
+        while !stop.load(Ordering::Relaxed) {
+            wait(LOOK_AGAIN, &stop);
+        }
+        done = Ok(());
+    }
+    tracing::info!("stopping");
+    stop.store(true, Ordering::Relaxed);
+    // It says itself why it ended.
+    let _ = memory.join();
+    done
+}
+
+/// Offers what is evicted until a signal comes.
+fn offer(
+    options: &Options,
+    fs: &CgroupFs,
+    stop: &AtomicBool,
+    report: impl FnMut(&Status),
+) -> Result<(), GuestError> {
+    // The probe takes memory, and not every kernel supports it: a guest that is only asked about memory needs none.
+    if memory::has_port() {
+        wait_for_port(options.port.as_deref(), stop);
+    }
+    if stop.load(Ordering::Relaxed) {
+        return Ok(());
+    }
     let probe = EvictionProbe::attach(options.buffer)?;
     let batches = RefCell::new(Batches::new());
     let reader = probe.reader(|page| batches.borrow_mut().add(&page, Instant::now()))?;
@@ -57,7 +96,7 @@ pub fn run(options: &Options, report: impl FnMut(&Status)) -> Result<(), GuestEr
         probe: &probe,
         reader,
         batches: &batches,
-        cgroups: Cgroups::new(&fs, &options.rules),
+        cgroups: Cgroups::new(fs, &options.rules),
         began: Instant::now(),
         status: Status::default(),
         costs: Costs::default(),
@@ -65,15 +104,29 @@ pub fn run(options: &Options, report: impl FnMut(&Status)) -> Result<(), GuestEr
     };
     let mut agent = Agent {
         machine,
-        stop: &stop,
+        stop,
         reported: Instant::now(),
         every: options.report_every,
         report,
     };
     tracing::info!("running");
     agent.run(options.port.as_deref());
-    tracing::info!("stopping");
     Ok(())
+}
+
+/// Waits until there is a port to which evicted pages could be put, or for a signal.
+fn wait_for_port(named: Option<&Path>, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) && find(named, &disks(Path::new("/sys/block"))).is_err() {
+        wait(LOOK_AGAIN, stop);
+    }
+}
+
+/// Waits so long, or for a signal.
+fn wait(time: Duration, stop: &AtomicBool) {
+    let begun = Instant::now();
+    while !stop.load(Ordering::Relaxed) && begun.elapsed() < time {
+        std::thread::sleep(NAP);
+    }
 }
 
 struct Agent<'a, R> {
@@ -111,7 +164,7 @@ impl<R: FnMut(&Status)> Agent<'_, R> {
                 tracing::info!(why, "no port; looking for it again and again");
                 told = why;
             }
-            self.wait(LOOK_AGAIN);
+            wait(LOOK_AGAIN, self.stop);
         }
     }
 
@@ -142,13 +195,6 @@ impl<R: FnMut(&Status)> Agent<'_, R> {
 
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
-    }
-
-    fn wait(&self, time: Duration) {
-        let begun = Instant::now();
-        while !self.is_stopped() && begun.elapsed() < time {
-            std::thread::sleep(NAP);
-        }
     }
 }
 

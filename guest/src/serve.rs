@@ -44,6 +44,8 @@ pub struct Options {
     pub rules: Vec<Rule>,
     /// The port's device; without one it is looked for.
     pub port: Option<PathBuf>,
+    /// The status socket of `justitia run`, which knows what cache is worth having, where it runs in this machine.
+    pub agent_socket: PathBuf,
     /// How often the status is reported; `None` never.
     pub report_every: Option<Duration>,
 }

@@ -259,6 +259,8 @@ pub struct Vmstat {
     pub allocstall: u64,
     /// Times kswapd was woken.
     pub pageoutrun: u64,
+    /// Pages that were moved to an active list: files' pages at their second use.
+    pub pgactivate: u64,
     pub workingset_refault_anon: u64,
     pub workingset_refault_file: u64,
     pub pswpin: u64,
@@ -309,6 +311,7 @@ impl Vmstat {
                 b"pgscan_file" => &mut stat.pgscan_file,
                 b"pgsteal_file" => &mut stat.pgsteal_file,
                 b"pageoutrun" => &mut stat.pageoutrun,
+                b"pgactivate" => &mut stat.pgactivate,
                 b"workingset_refault_anon" => &mut stat.workingset_refault_anon,
                 b"workingset_refault_file" => &mut stat.workingset_refault_file,
                 b"pswpin" => &mut stat.pswpin,

@@ -1,6 +1,6 @@
 //! A virtual machine: QEMU's process, its disks, the guest in it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -153,6 +153,30 @@ impl Vm {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .throttle(disk, throttle)
+    }
+
+    /// The socket on which QEMU listens for a host that asks the guest agent about memory: [`VmSpec::gives_memory`].
+    #[must_use]
+    pub fn memory_channel(&self) -> PathBuf {
+        qemu::memory_socket(self.dir.path())
+    }
+
+    /// QEMU's process.
+    #[must_use]
+    pub const fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Memory of this machine that QEMU has, bytes: the guest's, and its own.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn resident(&self) -> std::io::Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        let expected = || std::io::Error::other("expected VmRSS in the status of QEMU, found none");
+        kilobytes.map(|kb| kb << 10).ok_or_else(expected)
     }
 
     /// Waits until the machine ends by itself (`poweroff -f` in it).

@@ -28,6 +28,7 @@ impl Exit {
 
 /// A running QEMU, killed when dropped.
 pub(super) struct Process {
+    id: u32,
     ended: Arc<Mutex<Option<ExitStatus>>>,
     stop: Arc<AtomicBool>,
     waiter: Option<JoinHandle<()>>,
@@ -55,7 +56,7 @@ impl Process {
                 let (ended, stop) = (ended.clone(), stop.clone());
                 move || match command.spawn() {
                     Ok(child) => {
-                        let _ = started.send(Ok(()));
+                        let _ = started.send(Ok(child.id()));
                         let status = wait(child, &stop);
                         *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
                     }
@@ -65,15 +66,21 @@ impl Process {
                 }
             })
             .context("starting a thread")?;
-        start
+        let id = start
             .recv()
             .context("expected the thread that starts QEMU to report, it ended")?
             .context("starting QEMU")?;
         Ok(Self {
+            id,
             ended,
             stop,
             waiter: Some(waiter),
         })
+    }
+
+    /// Its process id: a program that starts it becomes it.
+    pub(super) const fn id(&self) -> u32 {
+        self.id
     }
 
     /// Its exit status, once it has ended.

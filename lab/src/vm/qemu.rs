@@ -38,6 +38,10 @@ pub(super) fn qmp_socket(dir: &Path) -> PathBuf {
     dir.join("qmp")
 }
 
+pub(super) fn memory_socket(dir: &Path) -> PathBuf {
+    dir.join("memory")
+}
+
 /// The command that boots it.
 pub(super) fn command(boot: &Boot<'_>) -> Result<Command> {
     let Boot { spec, dir, .. } = boot;
@@ -48,6 +52,9 @@ pub(super) fn command(boot: &Boot<'_>) -> Result<Command> {
         .arg(tool("qemu-system-x86_64")?);
     machine(&mut command, boot);
     devices(&mut command, spec, dir);
+    if spec.gives_memory {
+        memory_devices(&mut command, dir);
+    }
     for (index, disk) in boot.disks.iter().enumerate() {
         add_disk(&mut command, index, disk);
     }
@@ -108,6 +115,24 @@ fn devices(command: &mut Command, spec: &VmSpec, dir: &Path) {
     ]);
     command.args(["-chardev", &socket("qmp", qmp_socket(dir))]);
     command.args(["-mon", "chardev=qmp,mode=control"]);
+}
+
+/// A balloon that reports free pages, and the port over which the guest agent is asked. The host may connect and go.
+fn memory_devices(command: &mut Command, dir: &Path) {
+    let balloon = "virtio-balloon-pci,id=balloon,free-page-reporting=on,deflate-on-oom=on";
+    command.args(["-device", balloon]);
+    let path = memory_socket(dir);
+    command.args([
+        "-chardev",
+        &format!(
+            "socket,id=memory,path={},server=on,wait=off",
+            path.display()
+        ),
+    ]);
+    command.args([
+        "-device",
+        "virtserialport,chardev=memory,name=org.justitia.memory.0",
+    ]);
 }
 
 fn add_disk(command: &mut Command, index: usize, disk: &Disk) {

@@ -27,6 +27,10 @@ pub struct VmSpec {
     pub shell: bool,
     /// After so long without a message the guest counts as hung.
     pub heartbeat_timeout: Duration,
+    /// A balloon that reports free pages, and the port over which a host asks the guest agent about memory:
+    /// [`Vm::memory_channel`](super::Vm::memory_channel) is its other end. The balloon's driver is a module that the guest
+    /// loads.
+    pub gives_memory: bool,
     /// Appended to QEMU's command line.
     pub qemu_args: Vec<String>,
 }
@@ -43,6 +47,7 @@ impl Default for VmSpec {
             cmdline: String::new(),
             shell: false,
             heartbeat_timeout: HEARTBEAT_TIMEOUT,
+            gives_memory: false,
             qemu_args: Vec::new(),
         }
     }

@@ -24,6 +24,7 @@ mod cache_vm;
 mod commands;
 mod databases;
 mod guest_host;
+mod guest_memory;
 mod guest_puts;
 mod nbd_files;
 mod ordinary;

@@ -1,0 +1,171 @@
+//! What is answered to the host's requests.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use justitia_kernel::Result;
+use justitia_memory_protocol::{Answer, Body, Reclaimed, Request, State, encode};
+
+use super::plan::{Goal, Next, Reason, Steps};
+use super::readings::{Machine, Readings};
+use super::worth::Worth;
+
+/// A state is not read again before it is so old.
+const STATE_AGE: Duration = Duration::from_secs(1);
+/// One request is worked on for so long at most: the next one waits.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// What was given back so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Given {
+    /// Requests to give something back.
+    pub(super) requests: u64,
+    /// Bytes that were asked for.
+    pub(super) asked: u64,
+    /// Bytes that were taken from the cache.
+    pub(super) taken: u64,
+    /// Lines that were no requests.
+    pub(super) malformed: u64,
+}
+
+/// What is kept from request to request.
+pub(super) struct Answers<M> {
+    pub(super) machine: M,
+    worth: Worth,
+    state: Option<(Duration, State)>,
+    reporting_order: fn() -> Option<u8>,
+    pub(super) given: Given,
+}
+
+impl<M: Machine> Answers<M> {
+    /// `socket` is that of `justitia run`.
+    pub(super) fn new(machine: M, socket: PathBuf) -> Self {
+        Self {
+            machine,
+            worth: Worth::new(socket),
+            state: None,
+            reporting_order: || super::reporting::order(Path::new("/sys")),
+            given: Given::default(),
+        }
+    }
+
+    /// The answer to a line; `None` where it does not even say which request it is. `low_watermark`: see [`Goal`].
+    pub(super) fn answer(
+        &mut self,
+        line: &[u8],
+        low_watermark: impl FnOnce(&M) -> u64,
+    ) -> Option<Vec<u8>> {
+        let request = match Request::decode(line) {
+            Ok(request) => request,
+            Err(malformed) => {
+                self.given.malformed += 1;
+                let answer = Answer::error(malformed.id?, malformed.why.as_str());
+                return Some(encode(&answer));
+            }
+        };
+        let body = match request {
+            Request::State { .. } => self.state().map(Body::State),
+            Request::Reclaim {
+                bytes, within_ms, ..
+            } => {
+                let within = Duration::from_millis(within_ms.into()).min(LONGEST);
+                let low_watermark = low_watermark(&self.machine);
+                self.reclaim(bytes, within, low_watermark)
+                    .map(Body::Reclaimed)
+            }
+        };
+        let id = request.id();
+        let answer = match body {
+            Ok(body) => Answer { id, body },
+            Err(error) => {
+                tracing::debug!(%error, "a request of the host fails");
+                Answer::error(id, &error.to_string())
+            }
+        };
+        Some(encode(&answer))
+    }
+
+    fn state(&mut self) -> Result<State> {
+        let now = super::readings::since_boot();
+        if let Some((at, state)) = self.state
+            && now.saturating_sub(at) < STATE_AGE
+        {
+            return Ok(state);
+        }
+        let readings = self.machine.read()?;
+        let worth = self.worth.update(&readings);
+        let state = state_of(&readings, worth, (self.reporting_order)());
+        self.state = Some((now, state));
+        Ok(state)
+    }
+
+    fn reclaim(&mut self, bytes: u64, within: Duration, low_watermark: u64) -> Result<Reclaimed> {
+        let begin = self.machine.read()?;
+        let goal = Goal {
+            bytes,
+            within,
+            worth: self.worth.update(&begin),
+            low_watermark,
+            refaulting: self.worth.refaulting(),
+        };
+        let mut steps = Steps::new(goal, begin);
+        let mut now = begin;
+        let reason = loop {
+            match steps.next(&now) {
+                Next::Step(step) => self.machine.reclaim(step)?,
+                Next::Stop(reason) => break reason,
+            }
+            now = self.machine.read()?;
+        };
+        let taken = steps.taken();
+        self.state = None;
+        self.given.requests += 1;
+        self.given.asked = self.given.asked.saturating_add(bytes);
+        self.given.taken = self.given.taken.saturating_add(taken);
+        let free = now.free;
+        tracing::debug!(bytes, taken, free, worth = goal.worth, ?reason, "gave back");
+        if reason == Reason::Pressure {
+            tracing::info!(
+                taken,
+                "the host asked for memory while all tasks wait for it"
+            );
+        }
+        Ok(Reclaimed { bytes: taken, free })
+    }
+}
+
+/// What the host is told.
+fn state_of(readings: &Readings, worth: u64, reporting_order: Option<u8>) -> State {
+    let clean = readings
+        .file
+        .saturating_sub(readings.mapped_file)
+        .saturating_sub(readings.dirty);
+    let reclaimable = readings
+        .free
+        .saturating_add(clean)
+        .saturating_add(readings.slab_reclaimable);
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    State {
+        total: readings.total,
+        free: readings.free,
+        available: readings.available,
+        file: readings.file,
+        mapped: readings.mapped,
+        dirty: readings.dirty,
+        slab_reclaimable: readings.slab_reclaimable,
+        anonymous: readings.anonymous,
+        unreclaimable: readings.total.saturating_sub(reclaimable),
+        worth,
+        swap_used: readings.swap_used,
+        refaults: readings.refaults,
+        psi_some_us: micros(readings.psi_some),
+        psi_full_us: micros(readings.psi_full),
+        oom_kills: readings.oom_kills,
+        reporting_order,
+        uptime_ms: micros(readings.at) / 1000,
+    }
+}
+
+#[cfg(test)]
+#[path = "simulation.rs"]
+mod simulation;

@@ -1,0 +1,229 @@
+//! Requests to simulated machines, by hosts that mean well and others: whatever is asked, the guest keeps what it uses.
+
+use super::*;
+use justitia_kernel::PAGE_SIZE;
+use justitia_memory_protocol::ErrorText;
+
+const MIB: u64 = 1 << 20;
+
+/// A machine whose kernel takes inactive pages first, then active ones, and mapped ones last; and always some more than it
+/// was asked for.
+#[derive(Clone, Default)]
+struct Simulated {
+    readings: Readings,
+    inactive: u64,
+    active: u64,
+    mapped: u64,
+    /// Of the inactive pages, so many are read again after they were taken.
+    used: u64,
+    protected: u64,
+    steps: u64,
+}
+
+impl Simulated {
+    fn new(inactive: u64, active: u64, mapped: u64) -> Self {
+        let mut new = Self {
+            inactive,
+            active,
+            mapped,
+            ..Self::default()
+        };
+        new.readings.total = 1024 * MIB;
+        new.readings.anonymous = 100 * MIB;
+        new.follow();
+        new
+    }
+
+    /// Time in which its processors work.
+    fn pass(&mut self, time: Duration) {
+        self.readings.at += time;
+        self.readings.busy += time;
+    }
+
+    fn follow(&mut self) {
+        let readings = &mut self.readings;
+        readings.file = self.inactive + self.active + self.mapped;
+        readings.active_file = self.active;
+        readings.mapped_file = self.mapped;
+        readings.free = readings.total - readings.anonymous - readings.file;
+        readings.available = readings.free + readings.file / 2;
+    }
+}
+
+impl Machine for Simulated {
+    fn read(&mut self) -> Result<Readings> {
+        Ok(self.readings)
+    }
+
+    fn reclaim(&mut self, bytes: u64) -> Result<()> {
+        self.steps += 1;
+        let mut left = bytes + bytes / 8;
+        for list in [&mut self.inactive, &mut self.active, &mut self.mapped] {
+            let spare = list.saturating_sub(self.protected);
+            let taken = spare.min(left);
+            *list -= taken;
+            left -= taken;
+        }
+        if self.inactive < self.used {
+            let again = (self.used - self.inactive).min(bytes / 2);
+            self.readings.refaults += again / PAGE_SIZE;
+            self.active += again;
+            self.used -= again;
+        }
+        self.pass(Duration::from_millis(20));
+        self.follow();
+        Ok(())
+    }
+}
+
+fn answers(machine: Simulated) -> Answers<Simulated> {
+    let mut answers = Answers::new(machine, PathBuf::new());
+    answers.reporting_order = || Some(9);
+    answers
+}
+
+fn ask(answers: &mut Answers<Simulated>, line: &str) -> Option<Answer> {
+    let line = answers.answer(line.as_bytes(), |_| 10 * MIB)?;
+    assert_eq!(line.last(), Some(&b'\n'));
+    Some(Answer::decode(&line).unwrap())
+}
+
+fn reclaim(answers: &mut Answers<Simulated>, bytes: u64, within_ms: u32) -> Reclaimed {
+    let request = Request::Reclaim {
+        id: 3,
+        bytes,
+        within_ms,
+    };
+    let line = String::from_utf8(encode(&request)).unwrap();
+    match ask(answers, line.trim_end()) {
+        Some(Answer {
+            id: 3,
+            body: Body::Reclaimed(reclaimed),
+        }) => reclaimed,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_asked_for_is_given_back() {
+    let mut answers = answers(Simulated::new(600 * MIB, 100 * MIB, 50 * MIB));
+    let before = answers.machine.readings.free;
+    let done = reclaim(&mut answers, 400 * MIB, 5000);
+    assert!((400 * MIB..410 * MIB).contains(&done.bytes), "{done:?}");
+    assert_eq!(done.free, before + done.bytes);
+    assert_eq!(answers.machine.active, 100 * MIB);
+    assert_eq!(answers.given.taken, done.bytes);
+}
+
+#[test]
+fn a_host_that_asks_for_all_memory_again_and_again_gets_what_is_not_used() {
+    for (inactive, active, mapped) in [(600, 100, 50), (100, 600, 50), (10, 0, 700), (0, 0, 0)] {
+        let machine = Simulated::new(inactive * MIB, active * MIB, mapped * MIB);
+        let mut answers = answers(machine);
+        for _ in 0..1000 {
+            reclaim(&mut answers, u64::MAX, u32::MAX);
+            answers.machine.pass(Duration::from_millis(1));
+        }
+        let machine = &answers.machine;
+        // The kernel takes an eighth of a step more than it was asked for.
+        assert!(machine.mapped + MIB >= mapped * MIB, "{}", machine.mapped);
+        // What is used counts for ever less, as nothing shows that it is used: slowly, as the machine works.
+        let left = machine.active / MIB;
+        assert!(100 * left >= 97 * active, "{left} of {active}");
+        assert!(machine.inactive <= 2 * MIB);
+        // Each request is little work.
+        assert!(machine.steps < 1200, "{}", machine.steps);
+    }
+}
+
+#[test]
+fn a_set_that_is_read_again_costs_one_step() {
+    let mut machine = Simulated::new(600 * MIB, 0, 50 * MIB);
+    machine.used = 500 * MIB;
+    let mut answers = answers(machine);
+    let done = reclaim(&mut answers, 500 * MIB, 5000);
+    // 100 MiB are not read again; then every step is.
+    assert!((95 * MIB..140 * MIB).contains(&done.bytes), "{done:?}");
+    let set = |machine: &Simulated| machine.active + machine.used;
+    assert!(set(&answers.machine) > 400 * MIB);
+    // What was read again counts as used from now on: hosts that go on get less and less.
+    let steps = answers.machine.steps;
+    answers.machine.readings.at += Duration::from_secs(1);
+    reclaim(&mut answers, 500 * MIB, 5000);
+    assert!(answers.machine.steps <= steps + 10, "{steps}");
+}
+
+#[test]
+fn an_idle_machine_gives_back_almost_all() {
+    let mut answers = answers(Simulated::new(100 * MIB, 600 * MIB, 50 * MIB));
+    answers.state().unwrap();
+    for _ in 0..20 {
+        answers.machine.readings.at += Duration::from_secs(15);
+        reclaim(&mut answers, 64 * MIB, 2000);
+    }
+    let file = answers.machine.readings.file;
+    assert!((50 * MIB..60 * MIB).contains(&file), "{}", file / MIB);
+    assert_eq!(answers.machine.mapped, 50 * MIB);
+}
+
+#[test]
+fn little_time_is_little_work() {
+    let mut answers = answers(Simulated::new(600 * MIB, 0, 0));
+    let done = reclaim(&mut answers, 400 * MIB, 100);
+    assert!(done.bytes < 60 * MIB);
+    assert!(answers.machine.steps <= 5);
+    let done = reclaim(&mut answers, 400 * MIB, 0);
+    assert!(done.bytes < 10 * MIB);
+}
+
+#[test]
+fn protected_cache_is_not_asked_for_again_and_again() {
+    let mut machine = Simulated::new(600 * MIB, 0, 0);
+    machine.protected = 600 * MIB;
+    let mut answers = answers(machine);
+    assert_eq!(reclaim(&mut answers, 400 * MIB, 5000).bytes, 0);
+    assert!(answers.machine.steps < 10);
+}
+
+#[test]
+fn a_state_is_at_most_a_second_old_and_no_fresher() {
+    let mut answers = answers(Simulated::new(600 * MIB, 100 * MIB, 50 * MIB));
+    let state = |answers: &mut _, id| {
+        let answer = ask(answers, &format!(r#"{{"request":"state","id":{id}}}"#)).unwrap();
+        assert_eq!(answer.id, id);
+        match answer.body {
+            Body::State(state) => state,
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = state(&mut answers, 1);
+    assert_eq!((first.total, first.file), (1024 * MIB, 750 * MIB));
+    assert_eq!((first.worth, first.reporting_order), (150 * MIB, Some(9)));
+    // The rest: anonymous and mapped memory.
+    assert_eq!(first.unreclaimable, 150 * MIB);
+    answers.machine.readings.file = MIB;
+    assert_eq!(state(&mut answers, 2), first);
+    let aged = answers
+        .state
+        .map(|(at, state)| (at.saturating_sub(STATE_AGE), state));
+    answers.state = aged;
+    assert_eq!(state(&mut answers, 3).file, MIB);
+    // What was taken is told at once.
+    reclaim(&mut answers, MIB, 100);
+    assert!(answers.state.is_none());
+}
+
+#[test]
+fn what_is_no_request_is_answered_if_it_says_which_one_it_is() {
+    let mut answers = answers(Simulated::new(MIB, 0, 0));
+    let answer = ask(&mut answers, r#"{"request":"shrink","id":9}"#).unwrap();
+    let Body::Error(text) = answer.body else {
+        panic!("no error")
+    };
+    assert!(answer.id == 9 && text.as_str().contains("shrink"), "{text}");
+    for line in ["", "x", r#"{"request":"state"}"#, r#"{"id":"9"}"#] {
+        assert_eq!(ask(&mut answers, line), None);
+    }
+    assert_eq!(answers.given.malformed, 5);
+    assert!(text.as_str().len() <= ErrorText::MAX);
+}

@@ -1,0 +1,223 @@
+//! What of the cache is worth having.
+//!
+//! Where `justitia run` runs in this machine, it knows: by the curves of its tenants. Else it is estimated from what the
+//! kernel counts. It counts no hits: whether a page is used again is seen when it is used for the second time (it becomes
+//! active), and when it was taken and is read again (a refault). So what is active at first counts, and what becomes active
+//! or is refaulted later; and it counts for less while none of that happens. What counts for too little is found by the
+//! first step that takes it: its refaults count again.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use justitia_api::Status;
+use justitia_api::client::ask_within;
+use justitia_kernel::PAGE_SIZE;
+use justitia_share::{HalfLife, num};
+
+use super::readings::Readings;
+
+/// The half-life of what was used while the machine has nothing to do.
+const IDLE: HalfLife = HalfLife::new(Duration::from_secs(30));
+/// The same while it works: it may use pages without anything that the kernel counts.
+const BUSY: HalfLife = HalfLife::new(Duration::from_secs(240));
+/// Busy is a machine that uses a tenth of one processor.
+const BUSY_SHARE: u32 = 10;
+
+/// How often the agent is asked.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// How long it may take: the host waits.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// What was used lately.
+#[derive(Debug)]
+pub(super) struct Worth {
+    socket: PathBuf,
+    /// Unmapped pages of files that were used lately, bytes.
+    lately: u64,
+    last: Option<Readings>,
+    /// Refaults a second when they were last counted, bytes.
+    refaulting: u64,
+    /// The agent's working sets, and when it was asked.
+    agent: Option<(Duration, Option<u64>)>,
+}
+
+impl Worth {
+    /// `socket` is that of `justitia run`.
+    pub(super) const fn new(socket: PathBuf) -> Self {
+        Self {
+            socket,
+            lately: 0,
+            last: None,
+            refaulting: 0,
+            agent: None,
+        }
+    }
+
+    /// Refaults a second before the last readings, bytes.
+    pub(super) const fn refaulting(&self) -> u64 {
+        self.refaulting
+    }
+
+    /// The cache that is worth having, bytes: at least what is mapped.
+    pub(super) fn update(&mut self, now: &Readings) -> u64 {
+        let asked = self
+            .agent
+            .filter(|(at, _)| now.at.saturating_sub(*at) < ASK_EVERY);
+        let (_, working_set) = *self
+            .agent
+            .insert(asked.unwrap_or_else(|| (now.at, working_sets(&self.socket))));
+        self.follow(now, working_set)
+    }
+
+    fn follow(&mut self, now: &Readings, working_set: Option<u64>) -> u64 {
+        let unmapped = now.file.saturating_sub(now.mapped_file);
+        let Some(last) = self.last.replace(*now) else {
+            self.lately = unmapped.min(working_set.unwrap_or(now.active_file));
+            return self.sum(now);
+        };
+        let passed = now.at.saturating_sub(last.at);
+        let busy = now.busy.saturating_sub(last.busy);
+        let half_life = match busy.saturating_mul(BUSY_SHARE) < passed {
+            true => IDLE,
+            false => BUSY,
+        };
+        let pages = |now: u64, last: u64| now.saturating_sub(last).saturating_mul(PAGE_SIZE);
+        let refaulted = pages(now.refaults, last.refaults);
+        let used = refaulted.saturating_add(pages(now.activations, last.activations));
+        let left = num::to_u64(num::to_f64(self.lately) * half_life.decay(passed));
+        self.lately = match working_set {
+            // A tenant that rests for a moment uses nothing.
+            Some(bytes) => left.max(bytes.saturating_sub(now.mapped_file)),
+            None => left.saturating_add(used),
+        };
+        self.lately = self.lately.min(unmapped);
+        let millis = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1);
+        self.refaulting = refaulted.saturating_mul(1000) / millis;
+        self.sum(now)
+    }
+
+    fn sum(&self, now: &Readings) -> u64 {
+        now.mapped_file.saturating_add(self.lately).min(now.file)
+    }
+}
+
+/// The working sets of the agent's tenants together, bytes: `None` where none answers.
+fn working_sets(socket: &Path) -> Option<u64> {
+    socket.exists().then_some(())?;
+    Some(of_status(&ask_within(socket, ANSWER).ok()?))
+}
+
+/// Of tenants whose use is not known, all that they have.
+fn of_status(status: &Status) -> u64 {
+    let leaves = status.tenants.iter().filter(|tenant| tenant.leaf);
+    let used = leaves.map(|tenant| match tenant.known_working_set() {
+        Some(_) => tenant.in_use().min(tenant.usage),
+        None if tenant.rests() => tenant.working_set.min(tenant.usage),
+        None => tenant.usage,
+    });
+    used.fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use justitia_api::TenantStatus;
+
+    const MIB: u64 = 1 << 20;
+
+    fn at(seconds: u64, busy_ms: u64) -> Readings {
+        Readings {
+            at: Duration::from_secs(seconds),
+            busy: Duration::from_millis(busy_ms),
+            file: 1000 * MIB,
+            active_file: 400 * MIB,
+            mapped_file: 100 * MIB,
+            ..Readings::default()
+        }
+    }
+
+    fn new() -> Worth {
+        Worth::new(PathBuf::new())
+    }
+
+    #[test]
+    fn what_is_active_counts_and_ever_less_while_nothing_is_done() {
+        for (busy_ms, seconds, expected) in [
+            (0, 30, 300),
+            (0, 60, 200),
+            (0, 3000, 100),
+            // Half of a processor.
+            (30_000, 60, 436),
+            (120_000, 240, 300),
+        ] {
+            let mut worth = new();
+            assert_eq!(worth.follow(&at(0, 0), None), 500 * MIB);
+            let later = worth.follow(&at(seconds, busy_ms), None);
+            assert_eq!(later / MIB, expected, "{seconds} s, {busy_ms} ms");
+        }
+    }
+
+    #[test]
+    fn what_is_used_again_counts_again() {
+        let mut worth = new();
+        worth.follow(&at(0, 0), None);
+        let refaulted = Readings {
+            refaults: 50 * MIB / PAGE_SIZE,
+            activations: 30 * MIB / PAGE_SIZE,
+            ..at(3000, 0)
+        };
+        assert_eq!(worth.follow(&refaulted, None) / MIB, 180);
+        assert_eq!(worth.refaulting(), 50 * MIB / 3000);
+        // Never more than there is.
+        let all = Readings {
+            refaults: u64::MAX,
+            activations: u64::MAX,
+            ..at(3001, 0)
+        };
+        assert_eq!(worth.follow(&all, None), 1000 * MIB);
+        let fewer = Readings {
+            file: 50 * MIB,
+            ..all
+        };
+        assert_eq!(worth.follow(&fewer, None), 50 * MIB);
+    }
+
+    #[test]
+    fn what_the_agent_says_counts_instead() {
+        let mut worth = new();
+        assert_eq!(worth.follow(&at(0, 0), Some(700 * MIB)), 800 * MIB);
+        // It rests, and begins anew with another set.
+        assert_eq!(worth.follow(&at(30, 0), Some(0)), 450 * MIB);
+        assert_eq!(worth.follow(&at(3000, 0), Some(300 * MIB)), 300 * MIB);
+        let refaulted = Readings {
+            refaults: u64::MAX,
+            ..at(3001, 0)
+        };
+        assert!(worth.follow(&refaulted, Some(300 * MIB)) / MIB <= 300);
+    }
+
+    #[test]
+    fn an_agents_tenants_are_worth_what_they_use() {
+        let tenant = |leaf, usage, working_set, working_set_unknown, idle| TenantStatus {
+            leaf,
+            usage,
+            working_set,
+            working_set_unknown,
+            idle,
+            ..TenantStatus::default()
+        };
+        let status = Status {
+            tenants: vec![
+                tenant(false, 1000, 1000, false, 0.0),
+                tenant(true, 100, 60, false, 0.0),
+                tenant(true, 100, 60, false, 60.0),
+                tenant(true, 100, 200, false, 0.0),
+                tenant(true, 100, 7, true, 0.0),
+                tenant(true, 100, 7, true, 60.0),
+            ],
+            ..Status::default()
+        };
+        assert_eq!(of_status(&status), 60 + 100 + 100 + 7);
+        assert_eq!(working_sets(Path::new("/none")), None);
+    }
+}

@@ -1,0 +1,347 @@
+//! A guest that gives memory back: its host asks over virtio-serial, the guest reclaims cache that is not worth having, and
+//! free page reporting returns it to the host. No balloon is inflated.
+
+use std::collections::VecDeque;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
+use justitia_memory_protocol::{Answer, Body, Lines, Reclaimed, Request, State, encode};
+
+use super::guest_host::{comes, run};
+use super::retry::retry_after_a_crash;
+
+const MIB: u64 = 1 << 20;
+
+/// Files of a set that is mapped and of one that was read twice, MiB.
+const SET: u64 = 48;
+
+/// How long an answer may take: an emulated guest on a busy machine is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The host's end of the port.
+struct Host {
+    stream: UnixStream,
+    lines: Lines,
+    answers: VecDeque<Answer>,
+    id: u64,
+}
+
+impl Host {
+    /// Its requests have ids from this one on.
+    fn connect(vm: &Vm, id: u64) -> Self {
+        let stream = UnixStream::connect(vm.memory_channel()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+            .set_write_timeout(Some(Duration::from_secs(1)))
+            .unwrap();
+        Self {
+            stream,
+            lines: Lines::new(),
+            answers: VecDeque::new(),
+            id,
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// The next answer.
+    fn answer(&mut self) -> Answer {
+        while self.answers.is_empty() {
+            let mut buffer = [0; 4096];
+            let read = self.stream.read(&mut buffer).expect("an answer");
+            assert!(read > 0, "the port is closed");
+            for line in self.lines.push(&buffer[..read]) {
+                self.answers
+                    .push_back(Answer::decode(&line.unwrap()).unwrap());
+            }
+        }
+        self.answers.pop_front().unwrap()
+    }
+
+    /// What is answered to a request. Answers to requests of a host before are passed over.
+    fn ask(&mut self, request: impl FnOnce(u64) -> Request) -> Body {
+        self.id += 1;
+        let request = request(self.id);
+        self.send(&encode(&request));
+        loop {
+            let answer = self.answer();
+            if answer.id == self.id {
+                return answer.body;
+            }
+        }
+    }
+
+    fn state(&mut self) -> State {
+        match self.ask(|id| Request::State { id }) {
+            Body::State(state) => state,
+            other => panic!("expected a state, found {other:?}"),
+        }
+    }
+
+    fn reclaim(&mut self, bytes: u64, within_ms: u32) -> Reclaimed {
+        let reclaimed = self.ask(|id| Request::Reclaim {
+            id,
+            bytes,
+            within_ms,
+        });
+        match reclaimed {
+            Body::Reclaimed(reclaimed) => reclaimed,
+            other => panic!("expected what was reclaimed, found {other:?}"),
+        }
+    }
+}
+
+/// A guest of so much memory whose disk is mounted, with the balloon's driver.
+fn boot(memory: u64, kernel: &str) -> Vm {
+    let _turn = crate::agent_guest::turn();
+    let Ok(kernel) = kernel.parse();
+    let vm = Vm::boot(&VmSpec {
+        kernel,
+        memory: memory * MIB,
+        vcpus: 2,
+        disks: vec![DiskSpec::ext4(3 << 30)],
+        gives_memory: true,
+        ..VmSpec::default()
+    })
+    .unwrap();
+    run(
+        &vm,
+        "mkdir -p /mnt && mount /dev/vda /mnt && modprobe virtio_balloon",
+    );
+    vm
+}
+
+/// Starts the guest agent, which has no configuration, and waits until it listens.
+fn start_agent(vm: &Vm) {
+    run(
+        vm,
+        "justitia guest >/run/guest.log 2>&1 & echo $! >/run/guest.pid",
+    );
+    comes(vm, "grep -q 'questions about memory' /run/guest.log");
+}
+
+/// Fills so many MiB of cache with a file that is written, and never read.
+fn fill(vm: &Vm, mib: u64) {
+    run(
+        vm,
+        &format!("dd if=/dev/zero of=/mnt/cold bs=1M count={mib} 2>/dev/null && sync"),
+    );
+}
+
+/// A set that a process has mapped and reads slowly, and one that was read twice.
+fn use_sets(vm: &Vm) {
+    run(
+        vm,
+        &format!(
+            "for name in mapped active; do dd if=/dev/zero of=/mnt/$name bs=1M count={SET} 2>/dev/null; done
+             sync; echo 1 >/proc/sys/vm/drop_caches
+             for i in 1 2 3; do cat /mnt/active >/dev/null; done
+             fio --name=m --filename=/mnt/mapped --size={SET}m --ioengine=mmap --rw=read --bs=4k --invalidate=0 \\
+                 --fadvise_hint=0 --thinktime=50000 --thinktime_blocks=1024 --time_based --runtime=600 --output=/run/fio.log >/dev/null 2>&1 &
+             echo $! >/run/fio.pid"
+        ),
+    );
+    let whole = SET * 1024 * 9 / 10;
+    comes(
+        vm,
+        &format!("[ $(awk '/^Mapped:/ {{ print $2 }}' /proc/meminfo) -gt {whole} ]"),
+    );
+}
+
+/// Reads the set that was read twice; bytes that came from the disk.
+fn lost_of_active(vm: &Vm) -> u64 {
+    let pgpgin = "awk '/^pgpgin/ { print $2 }' /proc/vmstat";
+    let text = run(
+        vm,
+        &format!("before=$({pgpgin}); cat /mnt/active >/dev/null; echo $(($({pgpgin}) - before))"),
+    );
+    text.parse::<u64>().unwrap() << 10
+}
+
+/// Waits until QEMU has at most so much memory; what it has then, or after a minute, and how long that took.
+fn falls(vm: &Vm, to: u64) -> (u64, Duration) {
+    let begun = Instant::now();
+    loop {
+        let resident = vm.resident().unwrap();
+        if resident <= to || begun.elapsed() > PATIENCE {
+            return (resident, begun.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Not ignored: `make test` runs it.
+#[test]
+fn cache_that_a_host_asks_for_is_the_hosts_again() {
+    gives_back("6.12");
+}
+
+#[test]
+#[ignore = "a minute in a VM: make test-vms"]
+fn a_guest_with_an_old_kernel_gives_back() {
+    gives_back("6.1");
+}
+
+fn gives_back(kernel: &str) {
+    retry_after_a_crash(|| {
+        const ASKED: u64 = 400 * MIB;
+        let vm = boot(1024, kernel);
+        use_sets(&vm);
+        start_agent(&vm);
+        fill(&vm, 500);
+        let mut host = Host::connect(&vm, 0);
+        let before = host.state();
+        let (peak, begun) = (vm.resident().unwrap(), Instant::now());
+        let done = host.reclaim(ASKED, 10_000);
+        let answered = begun.elapsed();
+        let at_once = vm.resident().unwrap();
+        let (resident, after) = falls(&vm, peak - ASKED * 9 / 10);
+        let back = peak.saturating_sub(resident);
+        std::thread::sleep(Duration::from_secs(1));
+        let state = host.state();
+        let lost_mapped = before.mapped.saturating_sub(state.mapped);
+        let lost_active = lost_of_active(&vm);
+        let mib = |bytes: u64| bytes / MIB;
+        println!(
+            "kernel {}: asked for {} MiB, {} taken, answered after {answered:?}; QEMU had {} MiB, {} at the answer, {} after \
+             {after:?} more: {} came back; of {SET} MiB each, {} of the mapped and {} of the active set were lost\n{before:?}\n{state:?}",
+            vm.guest().kernel(),
+            mib(ASKED),
+            mib(done.bytes),
+            mib(peak),
+            mib(at_once),
+            mib(resident),
+            mib(back),
+            mib(lost_mapped),
+            mib(lost_active),
+        );
+        assert_eq!(before.reporting_order, Some(9));
+        assert!(done.bytes >= ASKED * 9 / 10, "{done:?}");
+        assert!(10 * back >= 8 * ASKED, "{} MiB came back", mib(back));
+        assert!(lost_mapped <= SET * MIB / 10, "{} MiB", mib(lost_mapped));
+        assert!(lost_active <= SET * MIB / 10, "{} MiB", mib(lost_active));
+        hostile(&vm, host);
+    });
+}
+
+/// A host that asks for everything, says nonsense, and reads nothing harms nobody.
+fn hostile(vm: &Vm, mut host: Host) {
+    host.send(&vec![b'x'; 100_000]);
+    host.send(b"\nnonsense\n{\"request\":\"shrink\",\"id\":77}\n");
+    let answer = host.answer();
+    let is_error = matches!(answer.body, Body::Error(_));
+    assert!(answer.id == 77 && is_error, "{answer:?}");
+    let before = host.state();
+    let taken: u64 = (0..20).map(|_| host.reclaim(u64::MAX, 2000).bytes).sum();
+    std::thread::sleep(Duration::from_secs(1));
+    let after = host.state();
+    println!(
+        "a host that asks for everything: {} MiB taken\n{before:?}\n{after:?}",
+        taken / MIB
+    );
+    assert_eq!(after.oom_kills, before.oom_kills);
+    let lost = before.mapped.saturating_sub(after.mapped);
+    assert!(lost <= SET * MIB / 10, "{} MiB of mapped files", lost / MIB);
+    // It reads no answers: the guest drops them, and answers the next host.
+    for id in 1000..5000 {
+        let request = encode(&Request::State { id });
+        if host.stream.write_all(&request).is_err() {
+            break;
+        }
+    }
+    drop(host);
+    let mut next = Host::connect(vm, 10_000);
+    assert!(next.state().uptime_ms >= after.uptime_ms);
+    run(vm, "kill $(cat /run/guest.pid)");
+    comes(vm, "! [ -d /proc/$(cat /run/guest.pid) ]");
+    assert!(run(vm, "cat /run/guest.log").contains("stopping"));
+}
+
+/// What a guest with nothing to do keeps, of what it had.
+#[test]
+#[ignore = "minutes in a VM: make test-vms"]
+fn a_guest_with_nothing_to_do_keeps_little() {
+    retry_after_a_crash(|| {
+        let vm = boot(1536, "6.12");
+        use_sets(&vm);
+        start_agent(&vm);
+        fill(&vm, 1000);
+        // Read once more: all of it was used twice.
+        run(&vm, "for i in 1 2; do cat /mnt/cold >/dev/null; done");
+        let peak = vm.resident().unwrap();
+        let mut host = Host::connect(&vm, 0);
+        let busy = host.state();
+        run(&vm, "kill $(cat /run/fio.pid)");
+        // Its host is in need, and takes what is not worth having.
+        let mut log = Vec::new();
+        let begun = Instant::now();
+        let resident = loop {
+            let state = host.state();
+            let spare = state.file.saturating_sub(state.worth);
+            let taken = host.reclaim(spare.min(64 * MIB), 5000).bytes;
+            let resident = vm.resident().unwrap();
+            log.push((
+                begun.elapsed().as_secs(),
+                state.worth / MIB,
+                taken / MIB,
+                resident / MIB,
+            ));
+            let is_over = 10 * resident <= 4 * peak || begun.elapsed() > Duration::from_secs(300);
+            if is_over {
+                break resident;
+            }
+            std::thread::sleep(Duration::from_secs(3));
+        };
+        println!(
+            "QEMU had {} MiB, {} after {:?}: {} %; seconds, worth, taken and resident in MiB: {log:?}\n{busy:?}\n{:?}",
+            peak / MIB,
+            resident / MIB,
+            begun.elapsed(),
+            100 * resident / peak,
+            host.state(),
+        );
+        assert!(10 * resident <= 4 * peak);
+    });
+}
+
+/// A working set that is read all the time is left alone, whatever a host asks for.
+#[test]
+#[ignore = "a minute in a VM: make test-vms"]
+fn a_set_that_is_read_all_the_time_is_kept() {
+    retry_after_a_crash(|| {
+        let vm = boot(1024, "6.12");
+        start_agent(&vm);
+        fill(&vm, 300);
+        run(
+            &vm,
+            "dd if=/dev/zero of=/mnt/set bs=1M count=200 2>/dev/null; sync
+             while true; do cat /mnt/set >/dev/null; sleep 0.1; done >/dev/null 2>&1 & echo $! >/run/reader.pid
+             sleep 10",
+        );
+        let mut host = Host::connect(&vm, 0);
+        let before = host.state();
+        let begun = Instant::now();
+        let mut taken = 0;
+        while begun.elapsed() < Duration::from_secs(30) {
+            taken += host.reclaim(64 * MIB, 2000).bytes;
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let after = host.state();
+        let refaulted = (after.refaults - before.refaults) * 4096;
+        println!(
+            "{} MiB taken, {} MiB read again\n{before:?}\n{after:?}",
+            taken / MIB,
+            refaulted / MIB
+        );
+        assert!(
+            taken >= 200 * MIB,
+            "{} MiB taken of what is not used",
+            taken / MIB
+        );
+        assert!(refaulted <= 50 * MIB, "{} MiB read again", refaulted / MIB);
+    });
+}
