@@ -24,6 +24,9 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 # Tests that boot virtual machines and take minutes; `make test` runs the shorter of them.
 VM_TESTS := agent_ cache_vm:: cache_devices:: power_loss:: probes_agent:: recharge::
 
+# Tests of memory between virtual machines.
+VMS_TESTS := guest_memory::
+
 # The mixtures of ordinary hosts, and how often each configuration of each runs: make ordinary MIXTURES='slab burst' REPEAT=3
 MIXTURES :=
 REPEAT := 1
@@ -31,7 +34,7 @@ REPEAT := 1
 # Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
 FUZZED := kernel cache link memory-protocol
 
-.PHONY: help deps build build-tests demo ordinary test lint check test-vm test-guest test-databases test-seeds test-probes test-package soak screenshots reference fuzz-short cache-experiments
+.PHONY: help deps build build-tests demo ordinary test lint check test-vm test-guest test-vms test-databases test-seeds test-probes test-package soak screenshots reference fuzz-short cache-experiments
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
@@ -41,6 +44,7 @@ help:
 	@echo 'make ordinary    mixtures of ordinary hosts, the kernel alone against Justitia, in VMs: one table; two hours and more'
 	@echo 'make test-vm     the agent and the cache in VMs, all of it: half an hour'
 	@echo 'make test-guest  guests that put what they evict, in VMs: minutes'
+	@echo 'make test-vms    memory between VMs, end to end: minutes'
 	@echo 'make test-databases   Redis, MariaDB and PostgreSQL in a guest that puts: a quarter of an hour'
 	@echo 'make test-seeds  the simulated hosts of the planners, with hundreds of seeds each: minutes'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
@@ -110,6 +114,9 @@ test: deps lint build-tests
 
 test-guest: build-tests
 	$(CARGO) test -p justitia-lab --test guests -- --include-ignored guest_puts::
+
+test-vms: build-tests
+	$(CARGO) test -p justitia-lab --no-fail-fast --test guests -- --include-ignored $(VMS_TESTS)
 
 test-databases: build-tests
 	$(CARGO) test -p justitia-lab --test guests -- --ignored --nocapture real_databases::

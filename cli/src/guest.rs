@@ -1,4 +1,4 @@
-//! `guest`: the guest's side of the hypervisor cache.
+//! `guest`: the guest's side of the hypervisor cache, and of memory between VMs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,9 +13,9 @@ use justitia_command::out;
 /// How often the log says what was done.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// In a virtual machine: offer what the page cache evicts to the host's hypervisor cache.
+/// In a virtual machine: hand evicted pages and unused memory to the host.
 ///
-/// The host runs `justitia cache serve` with a disk of this machine in mode "exclusive" and a port: `[vm.port]` in its
+/// EVICTED PAGES. The host runs `justitia cache serve` with a disk of this machine in mode "exclusive" and a port: `[vm.port]` in its
 /// configuration. The port is a second disk, of 128 KiB. It is found by its serial (justitia-port...) or by what it answers,
 /// or named with --port. Nothing else may use it.
 ///
@@ -28,6 +28,11 @@ const REPORT_EVERY: Duration = Duration::from_secs(60);
 ///
 /// The machine never waits for the port. If it is gone, this looks for it again and the machine goes on as without. It can
 /// run beside `justitia run`, and needs x86-64, BTF, and root.
+///
+/// MEMORY. Where the machine has the virtio-serial port org.justitia.memory.0, the host is told what the memory is used for,
+/// and gets clean page cache that is not worth having when it asks: free page reporting (virtio-balloon) returns it. What is
+/// mapped or used stays, nothing is swapped, and the machine takes memory again by using it. That needs Linux 5.19, cgroup v2
+/// with the memory controller, and root; with swap, Linux 6.9. Where `justitia run` runs too, it says what is worth having.
 ///
 /// JUSTITIA_LOG sets what is logged: error, warn, info (the default), debug, trace.
 #[derive(Args)]

@@ -11,7 +11,7 @@ use super::readings::{Machine, Readings};
 use super::worth::Worth;
 
 /// A state is not read again before it is so old.
-const STATE_AGE: Duration = Duration::from_secs(1);
+pub(super) const STATE_AGE: Duration = Duration::from_secs(1);
 /// One request is worked on for so long at most: the next one waits.
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -32,8 +32,8 @@ pub(super) struct Given {
 pub(super) struct Answers<M> {
     pub(super) machine: M,
     worth: Worth,
-    state: Option<(Duration, State)>,
-    reporting_order: fn() -> Option<u8>,
+    pub(super) state: Option<(Duration, State)>,
+    pub(super) reporting_order: fn() -> Option<u8>,
     pub(super) given: Given,
 }
 
@@ -85,7 +85,7 @@ impl<M: Machine> Answers<M> {
         Some(encode(&answer))
     }
 
-    fn state(&mut self) -> Result<State> {
+    pub(super) fn state(&mut self) -> Result<State> {
         let now = super::readings::since_boot();
         if let Some((at, state)) = self.state
             && now.saturating_sub(at) < STATE_AGE
@@ -165,7 +165,3 @@ fn state_of(readings: &Readings, worth: u64, reporting_order: Option<u8>) -> Sta
         uptime_ms: micros(readings.at) / 1000,
     }
 }
-
-#[cfg(test)]
-#[path = "simulation.rs"]
-mod simulation;

@@ -10,6 +10,9 @@ mod readings;
 mod reporting;
 mod worth;
 
+#[cfg(test)]
+mod simulation;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,8 +1,13 @@
 //! Requests to simulated machines, by hosts that mean well and others: whatever is asked, the guest keeps what it uses.
 
-use super::*;
-use justitia_kernel::PAGE_SIZE;
-use justitia_memory_protocol::ErrorText;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use justitia_kernel::{PAGE_SIZE, Result};
+use justitia_memory_protocol::{Answer, Body, ErrorText, Reclaimed, Request, encode};
+
+use super::answers::{Answers, STATE_AGE};
+use super::readings::{Machine, Readings};
 
 const MIB: u64 = 1 << 20;
 
