@@ -175,9 +175,15 @@ mod tests {
             ..at(3001, 0)
         };
         assert_eq!(worth.follow(&all, None), 1000 * MIB);
+        // And half of that after another half-life.
+        let later = Readings {
+            at: Duration::from_secs(3031),
+            ..all
+        };
+        assert_eq!(worth.follow(&later, None), 550 * MIB);
         let fewer = Readings {
             file: 50 * MIB,
-            ..all
+            ..later
         };
         assert_eq!(worth.follow(&fewer, None), 50 * MIB);
     }
