@@ -232,6 +232,9 @@ fn every_unit_and_every_rule_is_packaged_and_no_unit_is_switched_on() {
             count += 1;
         } else if name.ends_with("alerts.yml") {
             assert!(rules.contains(&&*name), "{name} is not installed");
+        } else if name.ends_with(".rules") {
+            let to = format!("$tree/lib/udev/rules.d/{name}");
+            assert!(build.contains(&to), "{name} is not installed");
         }
     }
     assert_eq!(count, 3);

@@ -100,6 +100,7 @@ impl<M: Machine> Answers<M> {
     }
 
     fn reclaim(&mut self, bytes: u64, within: Duration, low_watermark: u64) -> Result<Reclaimed> {
+        self.machine.begin();
         let begin = self.machine.read()?;
         let goal = Goal {
             bytes,

@@ -8,6 +8,7 @@ mod plan;
 mod port;
 mod readings;
 mod reporting;
+mod targets;
 mod worth;
 
 #[cfg(test)]

@@ -139,6 +139,12 @@ mod tests {
         assert_eq!(find(sys.path(), dev), Some(PathBuf::from("/dev/vport1p3")));
     }
 
+    #[test]
+    fn udev_starts_the_agent_where_there_is_the_port() {
+        let rules = include_str!("../../../packaging/60-justitia-guest.rules");
+        assert!(rules.contains(&format!("ATTR{{name}}==\"{PORT_NAME}\"")));
+    }
+
     /// A port that is a socket, and its other end.
     fn pair() -> (Port, UnixStream) {
         let (port, host) = UnixStream::pair().unwrap();

@@ -9,6 +9,8 @@ use justitia_kernel::psi::PsiResource;
 use justitia_kernel::{Error, PAGE_SIZE, Result};
 use rustix::time::ClockId;
 
+use super::targets::Targets;
+
 /// What a machine's memory is used for, in bytes unless said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Readings {
@@ -52,6 +54,9 @@ impl Readings {
 
 /// A machine from which memory can be taken.
 pub(super) trait Machine {
+    /// A request begins.
+    fn begin(&mut self) {}
+
     fn read(&mut self) -> Result<Readings>;
 
     /// Has the kernel reclaim pages of files, at most so many bytes, and nothing that would have to be swapped. How much it
@@ -68,6 +73,7 @@ const MAX_PROCESSES: usize = 4096;
 pub(super) struct Kernel {
     proc: ProcFs,
     root: Cgroup,
+    targets: Targets,
     /// Whether `memory.reclaim` takes `swappiness=`; `None`: it was not tried.
     takes_swappiness: Option<bool>,
     /// Time in which this program itself waited for reclaim: the kernel counts that as pressure.
@@ -84,6 +90,7 @@ impl Kernel {
         Ok(Self {
             proc: ProcFs::open(Path::new("/proc"))?,
             root,
+            targets: Targets::Machine,
             takes_swappiness: None,
             own: Duration::ZERO,
             told: [Duration::ZERO; 2],
@@ -125,6 +132,10 @@ impl Kernel {
 }
 
 impl Machine for Kernel {
+    fn begin(&mut self) {
+        self.targets = Targets::find(&self.root, Path::new("/sys"));
+    }
+
     fn read(&mut self) -> Result<Readings> {
         let meminfo = self.proc.meminfo()?;
         let vmstat = self.proc.vmstat()?;
@@ -164,20 +175,25 @@ impl Machine for Kernel {
 
 impl Kernel {
     fn reclaim_files(&mut self, bytes: u64) -> Result<ReclaimOutcome> {
+        let Some((cgroup, bytes)) = self.targets.next(&self.root, bytes) else {
+            return Ok(ReclaimOutcome::Partial);
+        };
         if self.takes_swappiness != Some(false) {
-            let done = self.root.reclaim(bytes, Some(0));
+            let done = cgroup.reclaim(bytes, Some(0));
             let is_unknown = |error: &Error| error.errno() == Some(rustix::io::Errno::INVAL);
             if self.takes_swappiness.is_some() || !done.as_ref().is_err_and(is_unknown) {
                 self.takes_swappiness = Some(true);
-                return done;
+                return done.or_else(|error| match cgroup.is_root() {
+                    true => Err(error),
+                    // It has gone.
+                    false => Ok(ReclaimOutcome::Partial),
+                });
             }
             self.takes_swappiness = Some(false);
         }
-        // Before 6.9. Without swap it takes pages of files only.
-        let swap = self.proc.meminfo()?.swap_total;
-        match swap {
-            0 => self.root.reclaim(bytes, None),
-            // Nothing can be taken without swapping.
+        // Before 6.9. Without swap it takes pages of files only; with swap nothing can be taken without swapping.
+        match self.proc.meminfo()?.swap_total {
+            0 => cgroup.reclaim(bytes, None),
             _ => Ok(ReclaimOutcome::Partial),
         }
     }
