@@ -1,12 +1,10 @@
 //! What an administrator's rules say of cgroups, by patterns over their paths.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use globset::GlobBuilder;
+use globset::{GlobBuilder, GlobSet};
 use justitia_api::escape;
 use justitia_share::Weight;
-use regex::bytes::{Regex, RegexBuilder};
 
 /// The changes of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +86,8 @@ const MAX_DEPTH: usize = 8;
 pub struct Pattern {
     /// The glob as it was written, without leading slashes.
     written: String,
-    glob: Regex,
+    /// Of this one glob: unlike a `GlobMatcher`, a set whose expression is refused is an error, not a panic.
+    glob: GlobSet,
 }
 
 impl Pattern {
@@ -127,7 +126,7 @@ impl Pattern {
 
     /// Whether it matches all of `path`.
     pub(crate) fn is_match(&self, path: &Path) -> bool {
-        self.glob.is_match(path.as_os_str().as_bytes())
+        self.glob.is_match(path)
     }
 
     /// Whether it can match one path alone: it has none of `*`, `?`, `[` and `{`.
@@ -141,22 +140,14 @@ impl Pattern {
     }
 }
 
-fn compile(pattern: &str) -> Result<Regex, String> {
+fn compile(pattern: &str) -> Result<GlobSet, String> {
+    let why = |e: globset::Error| e.kind().to_string();
     let glob = GlobBuilder::new(pattern)
         .literal_separator(true)
         .backslash_escape(true)
         .build()
-        .map_err(|e| e.kind().to_string())?;
-    // Its own `compile_matcher` panics where the expression is refused.
-    RegexBuilder::new(glob.regex())
-        .dot_matches_new_line(true)
-        .build()
-        .map_err(|e| {
-            // Before its last line, the whole expression.
-            let why = e.to_string();
-            let why = why.lines().last().unwrap_or_default();
-            why.trim_start_matches("error: ").to_owned()
-        })
+        .map_err(why)?;
+    GlobSet::new([glob]).map_err(why)
 }
 
 /// How many braces stand within each other. Those in a class `[{]` count, too.

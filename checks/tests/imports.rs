@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use justitia_checks::{
     Edge, Modules, Workspace, circle_through, compare, edges_in_circles, imports,
@@ -263,4 +264,31 @@ fn what_is_no_circle_is_not_found() {
         ("a.rs", "pub struct A(super::Id);"),
     ];
     assert_eq!(circles_of(&files), Vec::<String>::new());
+}
+
+/// The most packages in the product, its own among them: each is built, reviewed and updated.
+const MOST_PACKAGES: usize = 150;
+
+#[test]
+fn the_product_is_made_of_few_packages() {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(&Workspace::this().root);
+    cargo.args("tree --offline --package justitia --edges normal --prefix none".split(' '));
+    let tree = cargo.output().unwrap();
+    assert!(tree.status.success(), "{tree:?}");
+    let packages: BTreeSet<&str> = str::from_utf8(&tree.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)"))
+        .collect();
+    assert!(
+        packages
+            .iter()
+            .any(|name| name.starts_with("justitia-share "))
+    );
+    assert!(
+        packages.len() <= MOST_PACKAGES,
+        "{} packages, more than {MOST_PACKAGES}: {packages:#?}",
+        packages.len()
+    );
 }
