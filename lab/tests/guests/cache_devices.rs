@@ -17,10 +17,7 @@ mapped() {
 }
 serve() {
     rm -f /run/n
-    justitia cache serve --config /run/cache.toml --control /run/c >/run/log 2>&1 &
-    echo $! >/run/server
-    for i in $(seq 300); do [ -S /run/n ] && return; sleep 0.1; done
-    cat /run/log >&2; return 1
+    begin justitia cache serve --config /run/cache.toml --control /run/c
 }
 # Generous: emulated, on a busy machine.
 ends() {

@@ -25,16 +25,7 @@ const LARGE_BLOCKS: u64 = 16 << 20 >> 12;
 /// `serve IMAGE MEMORY` and `stop [SIGNAL]` the cache, `attach` and `detach` the kernel's client over two connections.
 const FUNCTIONS: &str = r#"
 set -e
-serve() {
-    justitia cache serve $1 --socket /run/n --control /run/c --memory $2 >/run/log 2>&1 &
-    echo $! >/run/server
-    for i in $(seq 100); do
-        [ -S /run/n ] && return
-        grep -q '^justitia: cannot' /run/log && break
-        sleep 0.1
-    done
-    cat /run/log >&2; return 1
-}
+serve() { begin justitia cache serve $1 --socket /run/n --control /run/c --memory $2; }
 stop() {
     kill -${1:-TERM} $(cat /run/server)
     while [ -d /proc/$(cat /run/server) ]; do sleep 0.1; done
@@ -136,10 +127,8 @@ fn the_ssd_store_is_discarded(guest: &Guest) {
         guest,
         "dd if=/dev/urandom of=/data/behind-the-ssd bs=1M count=16 2>/dev/null
          losetup /dev/loop1 /data/behind-the-ssd
-         justitia cache serve --config /run/ssd.toml --control /run/c >/run/log 2>&1 &
-         echo $! >/run/server
-         for i in $(seq 100); do [ -S /run/n ] && break; sleep 0.1; done
-         [ -S /run/n ]; stop INT; forget
+         begin justitia cache serve --config /run/ssd.toml --control /run/c
+         stop INT; forget
          [ $(dd if=/dev/loop1 bs=1M skip=1 count=15 2>/dev/null | tr -d '\\000' | wc -c) = 0 ]
          losetup -d /dev/loop1",
     );
@@ -218,9 +207,8 @@ slow=/sys/fs/cgroup/slow
 mkdir -p $slow
 echo "$(cat /sys/block/$DISK/dev) wbps=8192" >$slow/io.max
 rm -f /run/n
-sh -c "echo \$\$ >$slow/cgroup.procs; exec justitia cache serve $SERVE --control /run/c" >/run/log 2>&1 &
-server=$!
-for i in $(seq 100); do [ -S /run/n ] && break; sleep 0.1; done
+begin sh -c "echo \$\$ >$slow/cgroup.procs; exec justitia cache serve $SERVE --control /run/c"
+server=$(cat /run/server)
 nbd-client -N $NAME -unix /run/n /dev/nbd0 -b 4096 >&2
 yes old | tr -d '\n' | dd of=/run/old bs=64k count=1 iflag=fullblock 2>/dev/null
 yes new | tr -d '\n' | dd of=/run/new bs=64k count=1 iflag=fullblock 2>/dev/null

@@ -27,9 +27,7 @@ const LOG: u64 = 512 << 20;
 const WORKLOAD: &str = r#"
 set -e
 serve() {
-    justitia cache serve $IMAGE --socket /run/n --control /run/c --memory 1MiB >/run/log 2>&1 &
-    echo $! >/run/server
-    for i in $(seq 100); do [ -S /run/n ] && break; sleep 0.1; done
+    begin justitia cache serve $IMAGE --socket /run/n --control /run/c --memory 1MiB
     nbd-client -N $NAME -unix /run/n /dev/nbd0 -b 4096 >&2
 }
 stop() {
