@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use globset::{GlobBuilder, GlobSet};
+use globset::{ErrorKind, GlobBuilder, GlobSet};
 use justitia_api::escape;
 use justitia_share::Weight;
 
@@ -141,7 +141,12 @@ impl Pattern {
 }
 
 fn compile(pattern: &str) -> Result<GlobSet, String> {
-    let why = |e: globset::Error| e.kind().to_string();
+    let why = |e: globset::Error| match e.kind() {
+        ErrorKind::Regex(_) => {
+            "as a regular expression it is too large, or nested too deeply".to_owned()
+        }
+        kind => kind.to_string(),
+    };
     let glob = GlobBuilder::new(pattern)
         .literal_separator(true)
         .backslash_escape(true)

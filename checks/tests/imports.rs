@@ -14,8 +14,8 @@ use justitia_checks::{
 /// The floors, from the lowest. A crate depends on those of lower floors only.
 const FLOORS: [&[&str]; 8] = [
     &["share", "link", "memory-protocol"],
-    &["common", "common/promtool", "kernel", "api", "lab/load"],
-    &["cgroup-tree"],
+    &["common/promtool", "kernel", "api", "lab/load"],
+    &["cgroup-tree", "common"],
     &["agent", "cache", "command"],
     &["guest", "view"],
     &["cli"],

@@ -1,6 +1,8 @@
-//! What the agent, the hypervisor cache and the lab need alike: files where something else may stand, and metrics over HTTP.
+//! What the agent, the hypervisor cache and the lab need alike: files where something else may stand, TOML files of
+//! which every error has its line, and metrics over HTTP.
 
 #![deny(unsafe_code)]
 
 pub mod metrics;
 pub mod regular_file;
+pub mod toml_file;

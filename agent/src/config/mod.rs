@@ -7,13 +7,10 @@
 
 #![deny(clippy::indexing_slicing)]
 
-mod error;
 mod exclusion;
-mod file;
 mod read;
 #[cfg(feature = "reference")]
 pub mod reference;
-mod report;
 pub mod settings;
 mod state;
 mod tenant;
@@ -21,9 +18,8 @@ mod value;
 
 use std::path::{Path, PathBuf};
 
-pub use error::ConfigError;
+use justitia_common::toml_file::{Report, TomlError, TomlFile};
 use read::Document;
-use report::Report;
 pub use settings::Config;
 pub use state::StateOnDisk;
 
@@ -40,7 +36,7 @@ pub struct Checked {
     /// Files among the drop-ins that were passed over: their names do not end in `.toml`.
     pub skipped: Vec<PathBuf>,
     /// Old names of keys, and what is allowed but can hardly be meant; by file and line.
-    pub warnings: Vec<ConfigError>,
+    pub warnings: Vec<TomlError>,
 }
 
 impl Config {
@@ -49,7 +45,7 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong, in all files.
-    pub fn load(path: Option<&Path>) -> Result<Self, Vec<ConfigError>> {
+    pub fn load(path: Option<&Path>) -> Result<Self, Vec<TomlError>> {
         Self::check(path).map(|checked| checked.config)
     }
 
@@ -57,7 +53,7 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong, in all files.
-    pub fn check(path: Option<&Path>) -> Result<Checked, Vec<ConfigError>> {
+    pub fn check(path: Option<&Path>) -> Result<Checked, Vec<TomlError>> {
         let (checked, errors) = Self::read(path);
         if errors.is_empty() {
             Ok(checked)
@@ -69,13 +65,13 @@ impl Config {
     /// The state directory, whatever else is wrong with the configuration: restoring the knobs that an agent has left must
     /// not wait for somebody to correct it. Also returns what is wrong.
     #[must_use]
-    pub fn state_dir_of(path: Option<&Path>) -> (PathBuf, Vec<ConfigError>) {
+    pub fn state_dir_of(path: Option<&Path>) -> (PathBuf, Vec<TomlError>) {
         let (checked, errors) = Self::read(path);
         (checked.config.state_dir, errors)
     }
 
     /// What can be read, and what is wrong.
-    fn read(path: Option<&Path>) -> (Checked, Vec<ConfigError>) {
+    fn read(path: Option<&Path>) -> (Checked, Vec<TomlError>) {
         let main = path.unwrap_or(Path::new(DEFAULT_PATH));
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         let mut drop_in_dir = main.as_os_str().to_owned();
@@ -87,26 +83,18 @@ impl Config {
         if path.is_some() || main.exists() {
             files.insert(0, main.to_owned());
         }
-        let texts: Vec<(&PathBuf, String)> = files
-            .iter()
-            .filter_map(|file| match file::read(file) {
-                Ok(text) => Some((file, text)),
-                Err(error) => {
-                    errors.push(error);
-                    None
-                }
-            })
-            .collect();
+        let read = |file: &PathBuf| TomlFile::read(file).map_err(|e| errors.push(e)).ok();
+        let texts: Vec<TomlFile> = files.iter().filter_map(read).collect();
         let mut whole = Document::default();
-        for (file, text) in &texts {
-            let mut report = Report::new(file, text);
-            whole.merge(Document::parse(text, &mut report));
+        for text in &texts {
+            let mut report = Report::new(text);
+            whole.merge(Document::parse(&mut report));
             let (wrong, odd) = report.into_parts();
             errors.extend(wrong);
             warnings.extend(odd);
         }
         let mut config = whole.into_config().unwrap_or_else(|error| {
-            errors.push(ConfigError::whole(main, error.to_string()));
+            errors.push(TomlError::whole(main, error.to_string()));
             Self::default()
         });
         config.rules.reverse();
@@ -121,11 +109,14 @@ impl Config {
 }
 
 /// The drop-ins, and the files beside them that are none.
-fn drop_ins(dir: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), ConfigError> {
+fn drop_ins(dir: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TomlError> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Default::default()),
-        Err(e) => return Err(ConfigError::whole(dir, format!("cannot be read: {e}"))),
+        Err(e) => {
+            let what = format!("expected a directory that can be read, found none: {e}");
+            return Err(TomlError::whole(dir, what));
+        }
     };
     let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))

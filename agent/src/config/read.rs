@@ -1,16 +1,14 @@
-//! One file's text into a table without errors. Serde ends at the first error, and every error is to be told: so each key
-//! is read on its own, and those that are wrong are left out of the table.
+//! One file's text into a table without errors.
 
 use justitia_cgroup_tree::Rule;
+use justitia_common::toml_file::{Report, faults};
 use serde::Deserialize;
 use toml::Spanned;
-use toml::de::{DeString, DeTable, DeValue};
+use toml::de::{DeTable, DeValue};
 
-use super::report::Report;
 use super::settings::Config;
 use super::tenant::{self, RuleKeys};
 
-type Key<'a> = Spanned<DeString<'a>>;
 type Value<'a> = Spanned<DeValue<'a>>;
 
 /// The right part of a file.
@@ -23,20 +21,21 @@ pub(super) struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// Parses `text`; what is wrong goes to `report`.
-    pub(super) fn parse(text: &'a str, report: &mut Report<'_>) -> Self {
-        let (parsed, errors) = DeTable::parse_recoverable(text);
-        errors.iter().for_each(|error| report.toml(error, 0));
-        let parsed = parsed.into_inner();
-        let mut document = Self::default();
-        for (key, value) in parsed {
-            if key.get_ref() == "tenant" {
-                document.rules = rules(value, report);
-            } else if let Some(value) = without_errors(&key, value, report) {
-                document.table.insert(key, value);
+    /// Parses a file; what is wrong with it goes to `report`. What is wrong is left out.
+    pub(super) fn parse(report: &mut Report<'a>) -> Self {
+        let mut parsed = report.parse();
+        let rules = parsed.get_mut().remove("tenant");
+        let rules = rules.map_or_else(Vec::new, |value| rules_of(value, report));
+        let mut table = DeTable::new();
+        // Each section by itself: whatever is wrong with one of them, the others are read.
+        for (key, value) in std::mem::replace(parsed.get_mut(), DeTable::new()) {
+            let one = DeTable::from_iter([(key, value)]);
+            let mut one = Spanned::new(parsed.span(), one);
+            if report.read::<Config>(&mut one).is_some() {
+                table.extend(one.into_inner());
             }
         }
-        document
+        Self { table, rules }
     }
 
     /// Adds what a later file says: its keys replace earlier ones, its rules come after them.
@@ -67,47 +66,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// The value of a top-level key without the keys in it that are wrong; `None` if it is wrong as a whole.
-fn without_errors<'a>(
-    key: &Key<'a>,
-    value: Value<'a>,
-    report: &mut Report<'_>,
-) -> Option<Value<'a>> {
-    let span = value.span();
-    let DeValue::Table(section) = value.get_ref() else {
-        return check::<Config>(key, &value, report).then_some(value);
-    };
-    let section_of = |table| Spanned::new(span.clone(), DeValue::Table(table));
-    if !check::<Config>(key, &section_of(DeTable::new()), report) {
-        return None;
-    }
-    let mut right = DeTable::new();
-    for (inner, value) in section {
-        let one = DeTable::from_iter([(inner.clone(), value.clone())]);
-        if check::<Config>(key, &section_of(one), report) {
-            right.insert(inner.clone(), value.clone());
-        }
-    }
-    Some(section_of(right))
-}
-
-/// Whether `T` accepts a table of this key alone. If not, the error goes to `report`.
-fn check<'a, T: Deserialize<'a>>(
-    key: &Key<'a>,
-    value: &Value<'a>,
-    report: &mut Report<'_>,
-) -> bool {
-    let span = value.span();
-    let table = DeTable::from_iter([(key.clone(), value.clone())]);
-    let table = Spanned::new(span.clone(), table);
-    let read = T::deserialize(toml::Deserializer::from(table));
-    if let Err(error) = &read {
-        report.toml(error, span.start);
-    }
-    read.is_ok()
-}
-
-fn rules(value: Value<'_>, report: &mut Report<'_>) -> Vec<Rule> {
+fn rules_of(value: Value<'_>, report: &mut Report<'_>) -> Vec<Rule> {
     let found = value.get_ref().type_str();
     let at = value.span().start;
     let DeValue::Array(items) = value.into_inner() else {
@@ -120,29 +79,22 @@ fn rules(value: Value<'_>, report: &mut Report<'_>) -> Vec<Rule> {
 
 fn rule(item: Value<'_>, report: &mut Report<'_>) -> Option<Rule> {
     tenant::doubt(&item, report);
-    let keys = item.get_ref().as_table().cloned();
-    let at = item.span().start;
-    let error = match RuleKeys::deserialize(toml::de::ValueDeserializer::from(item)) {
-        Ok(keys) => {
-            let rule = keys.into_rule();
-            if rule.is_none() {
-                report.error(at, NO_MATCH);
-            }
-            return rule;
-        }
-        Err(error) => error,
-    };
-    let Some(keys) = keys else {
-        report.toml(&error, at);
+    let span = item.span();
+    let at = span.start;
+    let found = item.get_ref().type_str();
+    let DeValue::Table(keys) = item.into_inner() else {
+        report.error(at, format!("expected a table [[tenant]], found a {found}"));
         return None;
     };
     if !keys.contains_key("match") {
         report.error(at, NO_MATCH);
     }
-    for (key, value) in &keys {
-        check::<RuleKeys>(key, value, report);
+    let (faults, read) = faults::<RuleKeys>(&mut Spanned::new(span, keys));
+    let right = faults.is_empty();
+    for (at, what) in faults {
+        report.error(at, what);
     }
-    None
+    read.filter(|_| right)?.into_rule()
 }
 
 /// The error of a rule without a pattern.

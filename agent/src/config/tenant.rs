@@ -3,12 +3,12 @@
 #[cfg(feature = "reference")]
 use documented::DocumentedFields;
 use justitia_cgroup_tree::{Override, Pattern, Rule};
+use justitia_common::toml_file::Report;
 use justitia_share::Weight;
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::report::Report;
 use super::value;
 
 /// `[[tenant]]` as it is written.

@@ -5,37 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use justitia_api::size;
+use justitia_cgroup_tree::Pattern;
+use justitia_common::toml_file::Size;
+pub(super) use justitia_common::toml_file::value::{boolean, some_weight, weight};
+use justitia_common::toml_file::value::{expect, number};
 use justitia_share::Weight;
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
 use toml::Value;
-
-use justitia_cgroup_tree::Pattern;
-
-/// Takes any value and converts it with `accept`; `expected` says in the error what it should have been.
-fn parse<'de, D: Deserializer<'de>, T>(
-    deserializer: D,
-    expected: &str,
-    accept: impl FnOnce(&Value) -> Option<T>,
-) -> Result<T, D::Error> {
-    let found = Value::deserialize(deserializer)?;
-    accept(&found)
-        .ok_or_else(|| D::Error::custom(format!("expected {expected}, found {}", shown(&found))))
-}
-
-/// The value's type, and what it is where that is short.
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => format!("string {text:?}"),
-        Value::Array(_) | Value::Table(_) => {
-            format!("an {}", value.type_str()).replace("an t", "a t")
-        }
-        simple => format!("{} {simple}", simple.type_str()),
-    }
-}
-
-pub(super) fn boolean<'de, D: Deserializer<'de>>(d: D) -> Result<bool, D::Error> {
-    parse(d, "true or false", Value::as_bool)
-}
 
 pub(super) fn some_boolean<'de, D: Deserializer<'de>>(d: D) -> Result<Option<bool>, D::Error> {
     boolean(d).map(Some)
@@ -43,7 +19,7 @@ pub(super) fn some_boolean<'de, D: Deserializer<'de>>(d: D) -> Result<Option<boo
 
 /// Percent, 0.1 to 100.
 pub(super) fn percentage<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
-    parse(d, "a percentage from 0.1 to 100", |value| {
+    expect(d, "a percentage from 0.1 to 100", |value| {
         let number = match value {
             Value::Integer(number) => f64::from(i32::try_from(*number).ok()?),
             Value::Float(number) => *number,
@@ -54,42 +30,28 @@ pub(super) fn percentage<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Erro
 }
 
 pub(super) fn absolute_path<'de, D: Deserializer<'de>>(d: D) -> Result<PathBuf, D::Error> {
-    parse(d, "an absolute path", |value| {
+    expect(d, "an absolute path", |value| {
         Some(PathBuf::from(value.as_str()?)).filter(|path| path.is_absolute())
     })
 }
 
 pub(super) fn max_cgroups<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
-    parse(d, "a number from 16 to 65535", |value| {
+    expect(d, "a number from 16 to 65535", |value| {
         number(value).filter(|n| (16..=65_535).contains(n))
     })
 }
 
 /// The size of a table of the probes.
 pub(super) fn max_entries<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
-    parse(d, "a number from 64 to 1048576", |value| {
+    expect(d, "a number from 64 to 1048576", |value| {
         number(value).filter(|n| (64..=1 << 20).contains(n))
     })
 }
 
 pub(super) fn max_tenants<'de, D: Deserializer<'de>>(d: D) -> Result<usize, D::Error> {
-    parse(d, "a number from 0 to 100000", |value| {
+    expect(d, "a number from 0 to 100000", |value| {
         number(value).filter(|n| *n <= 100_000)
     })
-}
-
-fn number<T: TryFrom<i64>>(value: &Value) -> Option<T> {
-    T::try_from(value.as_integer()?).ok()
-}
-
-pub(super) fn weight<'de, D: Deserializer<'de>>(d: D) -> Result<Weight, D::Error> {
-    parse(d, "a weight from 1 to 10000", |value| {
-        Weight::try_from(number::<u64>(value)?).ok()
-    })
-}
-
-pub(super) fn some_weight<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Weight>, D::Error> {
-    weight(d).map(Some)
 }
 
 pub(super) fn weight_number<S: Serializer>(weight: &Weight, s: S) -> Result<S::Ok, S::Error> {
@@ -98,15 +60,12 @@ pub(super) fn weight_number<S: Serializer>(weight: &Weight, s: S) -> Result<S::O
 
 /// Bytes, as a number or with a unit.
 pub(super) fn some_size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
-    let size = parse(d, "a size like \"64MiB\"", |value| {
-        number(value).or_else(|| size::parse(value.as_str()?))
-    });
-    size.map(Some)
+    Size::deserialize(d).map(|size| Some(size.0))
 }
 
 /// A ring between the kernel and a reader.
 pub(super) fn ring<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
-    parse(
+    expect(
         d,
         "a size from \"64KiB\" to \"256MiB\", a power of two",
         |value| {
@@ -127,7 +86,7 @@ pub(super) fn ring_text<S: Serializer>(bytes: &u32, s: S) -> Result<S::Ok, S::Er
 /// 10 seconds to a day.
 pub(super) fn interval<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
     let range = Duration::from_secs(10)..=Duration::from_secs(86_400);
-    parse(d, "a duration from \"10s\" to \"1day\"", |value| {
+    expect(d, "a duration from \"10s\" to \"1day\"", |value| {
         let duration = humantime::parse_duration(value.as_str()?).ok()?;
         range.contains(&duration).then_some(duration)
     })
@@ -140,7 +99,7 @@ pub(super) fn interval_text<S: Serializer>(interval: &Duration, s: S) -> Result<
 /// An address with a port; `None` for an empty text.
 pub(super) fn listen<'de, D: Deserializer<'de>>(d: D) -> Result<Option<SocketAddr>, D::Error> {
     let expected = "an address and a port like \"127.0.0.1:9742\", or \"\" for none";
-    parse(d, expected, |value| match value.as_str()? {
+    expect(d, expected, |value| match value.as_str()? {
         "" => Some(None),
         text => text.parse().ok().map(Some),
     })
@@ -158,7 +117,7 @@ pub(super) fn listen_text<S: Serializer>(
 
 /// A pattern over cgroup paths.
 pub(super) fn pattern<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Pattern>, D::Error> {
-    let text = parse(d, "a glob over cgroup paths, as a string", |value| {
+    let text = expect(d, "a glob over cgroup paths, as a string", |value| {
         value.as_str().map(str::to_owned)
     })?;
     Pattern::new(&text).map(Some).map_err(D::Error::custom)

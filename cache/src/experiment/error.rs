@@ -1,28 +1,16 @@
 //! Why an experiment cannot run.
 
 use crate::error::CacheError;
+use justitia_common::toml_file::TomlError;
 use std::path::PathBuf;
 
 /// Why an experiment cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExperimentError {
-    /// The file cannot be read.
-    #[error("cannot read the experiment {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// It is no experiment.
-    #[error("{name}: {source}")]
-    Toml {
-        /// The experiment.
-        name: String,
-        /// Where in it, and what was expected.
-        source: Box<toml::de::Error>,
-    },
+    /// The file cannot be read, or is no experiment.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Toml(Vec<TomlError>),
     /// It says what cannot be.
     #[error("{name}: {problem}")]
     Content {

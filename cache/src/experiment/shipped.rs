@@ -2,6 +2,7 @@
 
 use super::error::ExperimentError;
 use super::spec::Experiment;
+use justitia_common::toml_file::{Report, TomlFile};
 use std::path::Path;
 
 macro_rules! experiments {
@@ -19,9 +20,6 @@ const EXPERIMENTS: [(&str, &str); 6] = experiments![
     "dynamic-vms",
     "weight-change",
 ];
-
-/// A file at most, bytes.
-const MAX_TEXT_BYTES: u64 = 1 << 20;
 
 impl Experiment {
     /// The experiments that are compiled in.
@@ -44,13 +42,9 @@ impl Experiment {
             return Self::parse(name, text);
         }
         let path = Path::new(name);
-        let text = justitia_common::regular_file::read_text(path, MAX_TEXT_BYTES);
-        let text = text.map_err(|source| ExperimentError::Read {
-            path: path.into(),
-            source,
-        })?;
+        let text = TomlFile::read(path).map_err(|error| ExperimentError::Toml(vec![error]))?;
         let stem = path.file_stem().unwrap_or_default();
-        Self::parse(&stem.to_string_lossy(), &text)
+        Self::read(&stem.to_string_lossy(), &text)
     }
 
     /// An experiment as it is written.
@@ -58,11 +52,16 @@ impl Experiment {
     /// # Errors
     /// When it is none, or says what cannot be.
     pub fn parse(name: &str, text: &str) -> Result<Self, ExperimentError> {
-        let parsed: Result<Self, _> = toml::from_str(text);
-        let mut experiment = parsed.map_err(|source| ExperimentError::Toml {
-            name: name.to_owned(),
-            source: Box::new(source),
-        })?;
+        Self::read(name, &TomlFile::new(Path::new(name), text))
+    }
+
+    fn read(name: &str, text: &TomlFile) -> Result<Self, ExperimentError> {
+        let mut report = Report::new(text);
+        let mut table = report.parse();
+        let mut experiment = report
+            .read::<Self>(&mut table)
+            .filter(|_| report.is_empty())
+            .ok_or_else(|| ExperimentError::Toml(report.into_parts().0))?;
         name.clone_into(&mut experiment.name);
         experiment
             .check()

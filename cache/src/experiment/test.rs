@@ -194,14 +194,17 @@ fn what_cannot_be_is_refused_with_a_reason() {
             with("question = \"\"", "question = \"\"\nscale = 0"),
             "scale",
         ),
-        ("title = 1".to_owned(), "title"),
-        (String::new(), "missing field"),
+        (
+            "title = 1".to_owned(),
+            "x:1: expected a string, found integer 1",
+        ),
+        (String::new(), "expected the key"),
     ] {
         let error = Experiment::parse("x", &text).unwrap_err().to_string();
         assert!(error.contains(said), "{said}: {error}");
     }
     let error = Experiment::find("/nothing/there.toml").unwrap_err();
-    assert!(matches!(error, ExperimentError::Read { .. }), "{error}");
+    assert!(matches!(error, ExperimentError::Toml(_)), "{error}");
 }
 
 #[test]

@@ -47,7 +47,7 @@ mod test_warm_damage;
 mod test_weights;
 
 pub use api::{ControlRequest, ControlResponse, Stats, Table, UnservedDisk};
-pub use config::{Config, ConfigError, DiskConfig, Listen, PoolConfig, PortConfig, Size, VmConfig};
+pub use config::{Config, DiskConfig, Listen, PoolConfig, PortConfig, Size, VmConfig};
 pub use control::{ControlError, default_control_path, make_directory_of, send_request};
 pub use disks::preflight;
 pub use error::ServeError;

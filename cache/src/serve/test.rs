@@ -148,17 +148,17 @@ fn every_value_that_cannot_be_read_is_reported() {
     let found = errors(text);
     let lines: Vec<&str> = found.lines().collect();
     let expected = [
-        (1, "invalid type: integer `3`"),
-        (2, "unknown field `nonsense`"),
+        (1, "found integer 3"),
+        (2, "found the unknown key `nonsense`"),
         (4, "expected a size"),
-        (6, "invalid type: integer `3`"),
-        (8, "unknown field `x`"),
-        (10, "invalid type: integer `4`"),
-        (11, "expected a weight from 1 to 10000, found 0"),
-        (13, "missing field `image`"),
-        (15, "unknown variant `x`"),
-        (18, "unknown variant `lru`"),
-        (21, "unknown variant `tape`"),
+        (6, "found integer 3"),
+        (8, "found the unknown key `x`"),
+        (10, "found integer 4"),
+        (11, "expected a weight from 1 to 10000, found integer 0"),
+        (13, "expected the key `image`, found none: add it"),
+        (15, "found `x`"),
+        (18, "found `lru`"),
+        (21, "found `tape`"),
     ];
     for (line, words) in expected {
         let begins = format!("cache.toml:{line}: ");
@@ -183,19 +183,19 @@ const WRONG: [(&str, &str, &str); 20] = [
     (
         "weight = 200",
         "weight = 0",
-        "cache.toml:21: expected a weight from 1 to 10000, found 0",
+        "cache.toml:21: expected a weight from 1 to 10000, found integer 0",
     ),
     (
         "weight = 200",
         "weigth = 200",
-        "cache.toml:21: unknown field `weigth`, expected",
+        "cache.toml:21: expected one of `name`, `weight`",
     ),
     ("\"1GiB\"", "\"1 potato\"", "cache.toml:6: expected a size"),
     ("\"1GiB\"", "true", "cache.toml:6: expected a size"),
     (
         "\"exclusive\"",
         "\"maybe\"",
-        "cache.toml:31: unknown variant `maybe`, expected",
+        "cache.toml:31: expected one of `inclusive`, `exclusive`, `uncached`, found `maybe`",
     ),
     (
         "\"batch-root\"",
@@ -261,7 +261,7 @@ const WRONG: [(&str, &str, &str); 20] = [
     (
         "residency = \"1MiB\"",
         "pools = 3",
-        "cache.toml:35: unknown field `pools`, expected",
+        "cache.toml:35: expected one of `name`, `residency`, `ssd`, found the unknown key `pools`",
     ),
     ("size = \"1GiB\"", "size = ", "cache.toml:6: "),
 ];

@@ -87,11 +87,11 @@ fn wrong_disks(rig: &Rig) -> Vec<(Value, &'static str)> {
         (image("qcow2"), "looks like qcow2"),
         (image("missing"), "cannot open image"),
         (image("."), "expected a regular file or a block device"),
-        (json!({ "name": "new" }), "missing field `image`"),
-        (json!({ "name": "new", "image": 3 }), "invalid type"),
+        (json!({ "name": "new" }), "expected the key `image`"),
+        (json!({ "name": "new", "image": 3 }), "found integer 3"),
         (
             json!({ "name": "new", "image": more, "x": 1 }),
-            "unknown field `x`",
+            "found the unknown key `x`",
         ),
         (json!({ "name": "new", "image": null }), ""),
         (
@@ -121,7 +121,7 @@ fn wrong_vms(rig: &Rig) -> Vec<(Value, &'static str)> {
         (json!({ "name": "vm" }), "which exists"),
         (json!({ "name": "a/b" }), "expected a VM name of"),
         (json!({ "name": "x", "weight": 0 }), "expected a weight"),
-        (json!({ "name": "x", "policy": "lru" }), "unknown variant"),
+        (json!({ "name": "x", "policy": "lru" }), "found `lru`"),
         (
             json!({ "name": "x", "disk": [named("vm")] }),
             "which exists",

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-use super::bytes::Bytes;
 use super::metric::MetricName;
 use super::phase::Phase;
 use crate::report::schema;
 use crate::spec::{DiskSpec, Filesystem, Throttle};
+use justitia_common::toml_file::Size;
 
 /// An experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
@@ -122,7 +122,7 @@ pub fn count_name(count: u32) -> String {
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {
     /// Its memory.
-    pub memory: Bytes,
+    pub memory: Size,
     /// Its processors.
     pub vcpus: u32,
     /// An emulated guest executes 250 million instructions per second, its processors together: what cached reads
@@ -133,7 +133,7 @@ pub struct Machine {
 impl Default for Machine {
     fn default() -> Self {
         Self {
-            memory: Bytes(1 << 30),
+            memory: Size(1 << 30),
             vcpus: 4,
             fixed_speed: false,
         }
@@ -145,13 +145,13 @@ impl Default for Machine {
 #[serde(deny_unknown_fields, default)]
 pub struct Disk {
     /// Its size; only what is written takes space on the host.
-    pub size: Bytes,
+    pub size: Size,
     /// Made on it.
     pub filesystem: Filesystem,
     /// The size of ext4's journal; 0 is what mkfs.ext4 chooses for a disk of this size (1 GiB from 128 GB on).
-    pub journal: Bytes,
+    pub journal: Size,
     /// Its speed, reads and writes together.
-    pub bytes_per_second: Bytes,
+    pub bytes_per_second: Size,
     /// Its speed in requests, reads and writes together; 0 is without limit.
     pub requests_per_second: u64,
 }
@@ -159,10 +159,10 @@ pub struct Disk {
 impl Default for Disk {
     fn default() -> Self {
         Self {
-            size: Bytes(8 << 30),
+            size: Size(8 << 30),
             filesystem: Filesystem::Ext4,
-            journal: Bytes(0),
-            bytes_per_second: Bytes(60_000_000),
+            journal: Size(0),
+            bytes_per_second: Size(60_000_000),
             requests_per_second: 0,
         }
     }

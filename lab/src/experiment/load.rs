@@ -5,13 +5,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use justitia_common::regular_file;
+use justitia_common::toml_file::TomlFile;
 
 use super::check;
 use super::definition::Experiment;
 use super::shipped::{EXPERIMENTS, ORDINARY, TRACES};
 use super::source::Source;
 
-/// The largest definition, and the largest file of one, in bytes: files lie in the guest's memory.
+/// The largest file of a definition, in bytes: files lie in the guest's memory.
 const LARGEST_FILE: u64 = 128 << 20;
 
 /// What a file of an experiment holds.
@@ -127,7 +128,5 @@ fn shipped(name: &str) -> Result<(String, String)> {
 }
 
 fn text_of(path: &Path) -> Result<String> {
-    let reading = || format!("reading {}", path.display());
-    let text = regular_file::read(path, LARGEST_FILE).with_context(reading)?;
-    String::from_utf8(text).with_context(reading)
+    Ok(TomlFile::read(path)?.text().to_owned())
 }

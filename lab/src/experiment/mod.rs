@@ -3,7 +3,6 @@
 //! The shipped ones lie in `lab/experiments/` and are compiled in; any other file can be given by
 //! path. A definition may build on another one: see [`Experiment::parse`].
 
-mod bytes;
 mod check;
 mod configuration;
 mod definition;
@@ -17,7 +16,6 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-pub use bytes::Bytes;
 pub use configuration::{Configuration, MemoryLimit, Scheduler};
 pub use definition::{Disk, Experiment, Machine, Scale, Tenant, Workload, count_name};
 pub use metric::MetricName;

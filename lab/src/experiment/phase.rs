@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use documented::DocumentedFields;
+use justitia_common::toml_file::Size;
 use serde::{Deserialize, Serialize};
-
-use super::bytes::Bytes;
 
 /// The name under which phases refer to the processes outside any tenant, in the root cgroup.
 pub const OUTSIDER: &str = "outsider";
@@ -123,7 +122,7 @@ pub struct WeightsPhase {
 #[serde(deny_unknown_fields)]
 pub struct DiskPhase {
     /// Its new speed, reads and writes together.
-    pub bytes_per_second: Bytes,
+    pub bytes_per_second: Size,
 }
 
 /// A workload that runs in tenants.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use documented::DocumentedFields;
+use justitia_api::size;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
@@ -60,7 +61,7 @@ const HEAD: &str = "\
 
 A file of an experiment with the agent: `justitia-lab run FILE.toml`. How to write one, and `base`:
 [the lab](../guide/lab.md#an-experiment-of-your-own). An unknown key, or a value out of range, is refused with file and
-line. Bytes are a number, or a text such as `\"64KiB\"`, `\"1GiB\"` or `\"60MB\"`.
+line. Bytes are a number, or a text with a unit of 1024 such as `\"64KiB\"` or `\"1GiB\"`.
 
 ## At the top
 
@@ -152,7 +153,7 @@ fn expected<T: DeserializeOwned>(required: &Table, key: &str) -> String {
             other if other.starts_with("a map") || other.starts_with("struct") => {
                 "a table".to_owned()
             }
-            other if other.starts_with("bytes") => "bytes".to_owned(),
+            size::EXPECTED => "bytes".to_owned(),
             other => other.trim_end().to_owned(),
         };
     }
@@ -163,9 +164,6 @@ fn expected<T: DeserializeOwned>(required: &Table, key: &str) -> String {
 fn bytes(value: &Value) -> String {
     match value.as_integer() {
         Some(bytes) if bytes > 0 && bytes % (1 << 30) == 0 => format!("`\"{}GiB\"`", bytes >> 30),
-        Some(bytes) if bytes > 0 && bytes % 1_000_000 == 0 => {
-            format!("`\"{}MB\"`", bytes / 1_000_000)
-        }
         _ => format!("`{value}`"),
     }
 }

@@ -1,8 +1,11 @@
 //! A definition as it is written: its own text and those of the definitions that it builds on, and the table that they
 //! make together, of which every part knows its file and line.
 
+use std::path::Path;
+
 use anyhow::{Result, anyhow};
-use serde::Deserialize;
+use justitia_common::toml_file::{Report, TomlError, TomlFile, faults};
+use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -11,15 +14,7 @@ const BASE: &str = "base";
 
 /// The texts of a definition: its own, that of its base, that of the base's base, and so on.
 pub(super) struct Source {
-    texts: Vec<Text>,
-}
-
-struct Text {
-    file: String,
-    /// The text after as many line ends as the texts before have bytes: a byte's position says the text, too.
-    padded: String,
-    /// Where the text begins in `padded`.
-    begin: usize,
+    texts: Vec<TomlFile>,
 }
 
 /// A part of a definition.
@@ -55,7 +50,11 @@ impl Source {
         while let Some((name, byte)) = source.last_base()? {
             let (file, text) =
                 find(&name).map_err(|error| source.error(byte, &format!("{error:#}")))?;
-            if source.texts.iter().any(|text| text.file == file) {
+            if source
+                .texts
+                .iter()
+                .any(|text| text.file() == Path::new(&file))
+            {
                 return Err(source.error(
                     byte,
                     &format!(
@@ -69,14 +68,9 @@ impl Source {
     }
 
     fn push(&mut self, file: &str, text: &str) {
-        let begin = self.texts.last().map_or(0, |text| text.padded.len());
-        let mut padded = "\n".repeat(begin);
-        padded.push_str(text);
-        self.texts.push(Text {
-            file: file.to_owned(),
-            padded,
-            begin,
-        });
+        let begin = self.texts.last().map_or(0, |text| text.positions().end);
+        let text = TomlFile::after(begin, Path::new(file), text);
+        self.texts.push(text);
     }
 
     /// The base that the last text names, and where.
@@ -84,7 +78,7 @@ impl Source {
         let Some(text) = self.texts.last() else {
             return Ok(None);
         };
-        let table = self.parse(text)?;
+        let table = parse(text)?;
         let Some(value) = table.get_ref().get(BASE) else {
             return Ok(None);
         };
@@ -94,16 +88,12 @@ impl Source {
         }
     }
 
-    fn parse<'a>(&self, text: &'a Text) -> Result<Spanned<DeTable<'a>>> {
-        DeTable::parse(&text.padded).map_err(|error| self.toml_error(&error))
-    }
-
     /// The texts as one table: a key of a definition replaces that of its base. Of the tables at the top level
     /// (`[disk]`, `[machine]`, `[workload]`, `[files]`, `[paper]`) single keys are replaced, arrays as a whole.
     pub(super) fn merge(&self) -> Result<Spanned<DeTable<'_>>> {
         let mut all = Vec::new();
         for text in &self.texts {
-            all.push(self.parse(text)?);
+            all.push(parse(text)?);
         }
         let mut merged = all
             .pop()
@@ -116,13 +106,17 @@ impl Source {
     }
 
     /// The table as a value.
-    pub(super) fn read<'a, T: Deserialize<'a>>(&self, table: Spanned<DeTable<'a>>) -> Result<T> {
-        T::deserialize(toml::Deserializer::from(table)).map_err(|error| self.toml_error(&error))
-    }
-
-    fn toml_error(&self, error: &toml::de::Error) -> anyhow::Error {
-        let byte = error.span().map_or(0, |span| span.start);
-        self.error(byte, error.message())
+    pub(super) fn read<T: DeserializeOwned>(&self, mut table: Spanned<DeTable<'_>>) -> Result<T> {
+        let (found, read) = faults(&mut table);
+        match read {
+            Some(read) if found.is_empty() => Ok(read),
+            _ => {
+                let found = found
+                    .iter()
+                    .map(|(at, what)| self.toml_error(at.unwrap_or(0), what));
+                Err(together(found))
+            }
+        }
     }
 
     /// An error at a part of the table.
@@ -131,24 +125,32 @@ impl Source {
     }
 
     fn error(&self, byte: usize, what: &str) -> anyhow::Error {
-        anyhow!("{}: {what}", self.at(byte))
+        self.toml_error(byte, what).into()
     }
 
-    /// The file and the line, from 1, of a byte.
-    pub(super) fn at(&self, byte: usize) -> String {
-        let text = self.texts.iter().rev().find(|text| text.begin <= byte);
-        let Some(Text {
-            file,
-            padded,
-            begin,
-        }) = text
-        else {
-            return String::new();
-        };
-        let before = padded.as_bytes().get(*begin..byte).unwrap_or_default();
-        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-        format!("{file}:{line}")
+    /// An error in the file that this byte is of.
+    fn toml_error(&self, byte: usize, what: &str) -> TomlError {
+        let mut texts = self.texts.iter().rev();
+        match texts.find(|text| text.positions().start <= byte) {
+            Some(text) => text.error(byte, what),
+            None => TomlError::whole(Path::new(""), what),
+        }
     }
+}
+
+fn parse(text: &TomlFile) -> Result<Spanned<DeTable<'_>>> {
+    let mut report = Report::new(text);
+    let table = report.parse();
+    if report.is_empty() {
+        return Ok(table);
+    }
+    Err(together(report.into_parts().0.into_iter()))
+}
+
+/// Several errors, a line each.
+fn together(errors: impl Iterator<Item = TomlError>) -> anyhow::Error {
+    let errors: Vec<String> = errors.map(|error| error.to_string()).collect();
+    anyhow!(errors.join("\n"))
 }
 
 fn lay_over<'a>(base: &mut DeTable<'a>, own: DeTable<'a>) {

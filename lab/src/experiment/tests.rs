@@ -1,5 +1,7 @@
 //! Definitions: the shipped ones, and what is refused.
 
+use justitia_common::toml_file::Size;
+
 use super::shipped::{EXPERIMENTS, ORDINARY};
 use super::*;
 
@@ -54,8 +56,8 @@ fn absent_keys_have_their_defaults() {
     let experiment = Experiment::parse("t", "t.toml", GOOD).unwrap();
     assert_eq!(experiment.name, "t");
     assert_eq!(experiment.repeat, 3);
-    assert_eq!(experiment.machine.memory, Bytes(1 << 30));
-    assert_eq!(experiment.disk.bytes_per_second, Bytes(60_000_000));
+    assert_eq!(experiment.machine.memory, Size(1 << 30));
+    assert_eq!(experiment.disk.bytes_per_second, Size(60_000_000));
 }
 
 /// What of [`GOOD`] is replaced with what, the line of the error, and a part of it.
@@ -122,7 +124,7 @@ const WRONG: [(&str, &str, usize, &str); 21] = [
         "[[phase]]",
         "[disk]\nsize = \"1 parsec\"\n[[phase]]",
         14,
-        "expected bytes",
+        "expected a size such as 64K",
     ),
     (
         "[[phase]]",
@@ -238,7 +240,7 @@ fn a_definition_takes_from_its_base_what_it_does_not_say() {
         (&good.tenant, &good.phase)
     );
     // Of tables single keys are replaced, by the nearest definition.
-    assert_eq!(experiment.disk.size, Bytes(1 << 30));
+    assert_eq!(experiment.disk.size, Size(1 << 30));
     assert_eq!(experiment.disk.filesystem, crate::spec::Filesystem::Xfs);
     let texts: Vec<_> = experiment.workload.into_values().collect();
     assert_eq!(
@@ -272,12 +274,12 @@ fn errors_with_a_base_say_file_and_line() {
         (
             GOOD,
             own("titel = \"T\"\n"),
-            "own.toml:2: unknown field `titel`",
+            "own.toml:2: expected one of `name`, `title`",
         ),
         (
             &GOOD.replace("seconds = 3", "secs = 3"),
             own(""),
-            "good.toml:13: unknown field `secs`",
+            "good.toml:13: expected one of `workload`",
         ),
         (
             &GOOD.replace("weight = 100", "weight = 0"),
@@ -318,7 +320,7 @@ fn wrong_bases_and_cycles_are_refused_with_file_and_line() {
         (
             GOOD,
             "\nbase = \"none.toml\"",
-            "own.toml:2: reading none.toml",
+            "own.toml:2: none.toml: expected a TOML file that can be read, found none",
         ),
         (
             GOOD,

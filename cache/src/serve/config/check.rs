@@ -5,26 +5,25 @@ use super::types::{Config, DiskConfig, Listen, NAME, PoolConfig, PortConfig, VmC
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
 use crate::frontend::{ContainerTag, SocketAccess};
 use crate::nbd::TlsFiles;
+use justitia_common::toml_file::Report;
 use justitia_link::Serial;
 use justitia_share::Weight;
 use nix::unistd::{Group, User};
 use std::collections::BTreeSet;
-use std::fmt;
-use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 impl File {
-    pub(super) fn check(self, checker: &mut Checker) -> Config {
-        self.check_listen(checker);
-        self.check_metrics(checker);
-        let access = self.listen.access(checker);
+    pub(super) fn check(self, report: &mut Report<'_>) -> Config {
+        self.check_listen(report);
+        self.check_metrics(report);
+        let access = self.listen.access(report);
         let insecure = self.listen.insecure.is_some_and(Spanned::into_inner);
         let served = self.listen.unix.is_some() || self.listen.tcp.is_some();
         let (mut vms, mut exports) = (BTreeSet::new(), BTreeSet::new());
         let vms = self
             .vm
             .into_iter()
-            .map(|vm| vm.check(checker, served, &mut vms, &mut exports))
+            .map(|vm| vm.check(report, served, &mut vms, &mut exports))
             .collect();
         Config {
             cache: CacheConfig {
@@ -55,31 +54,31 @@ impl File {
 
 impl File {
     /// A TCP address needs certificates of clients, or the wish to do without.
-    fn check_listen(&self, checker: &mut Checker) {
+    fn check_listen(&self, report: &mut Report<'_>) {
         let insecure = self.listen.insecure.as_ref();
         let insecure = insecure.filter(|insecure| *insecure.get_ref());
         let certified = self.tls.as_ref().is_some_and(|tls| tls.verify_clients);
         match (&self.listen.tcp, insecure) {
-            (Some(tcp), None) if !certified => checker.error(
+            (Some(tcp), None) if !certified => report.error(
                 Some(tcp.span().start),
                 format!(
                     "expected a [tls] table with certificates of clients, found {} without: every client that reaches the address could read and write every disk; if that is intended, add `insecure = true`",
                     tcp.get_ref()
                 ),
             ),
-            (_, Some(insecure)) if certified => checker.error(
+            (_, Some(insecure)) if certified => report.error(
                 Some(insecure.span().start),
-                "expected either `insecure = true` or certificates of clients, found both: set `verify_clients = false` in [tls] to serve every disk to every client".into(),
+                "expected either `insecure = true` or certificates of clients, found both: set `verify_clients = false` in [tls] to serve every disk to every client",
             ),
             _ => {}
         }
     }
 
-    fn check_metrics(&self, checker: &mut Checker) {
+    fn check_metrics(&self, report: &mut Report<'_>) {
         if let Some(metrics) = &self.metrics
             && !metrics.get_ref().ip().is_loopback()
         {
-            checker.error(
+            report.error(
                 Some(metrics.span().start),
                 format!(
                     "expected a loopback address for metrics, found {}",
@@ -93,15 +92,15 @@ impl File {
 impl VmTable {
     fn check(
         self,
-        checker: &mut Checker,
+        report: &mut Report<'_>,
         served: bool,
         vms: &mut BTreeSet<String>,
         exports: &mut BTreeSet<String>,
     ) -> VmConfig {
-        checker.unique(vms, "VM", &self.name);
+        unique(report, vms, "VM", &self.name);
         let unserved = self.disk.is_empty() || self.disk.iter().any(|d| d.vhost.is_none());
         if unserved && !served && self.socket.is_none() {
-            checker.error(
+            report.error(
                 Some(self.name.span().start),
                 format!(
                     "expected a socket for VM {:?}, a `vhost` socket for each of its disks, or a [listen] table for all, found none",
@@ -109,16 +108,16 @@ impl VmTable {
                 ),
             );
         }
-        self.check_pools(checker);
+        self.check_pools(report);
         for disk in &self.disk {
-            checker.unique(exports, "disk", &disk.name);
+            unique(report, exports, "disk", &disk.name);
         }
         let clients = match self.clients {
             Some(clients) => {
                 if clients.get_ref().iter().any(String::is_empty) {
-                    checker.error(
+                    report.error(
                         Some(clients.span().start),
-                        "expected names in certificates, found an empty one".into(),
+                        "expected names in certificates, found an empty one",
                     );
                 }
                 clients.into_inner()
@@ -127,8 +126,8 @@ impl VmTable {
         };
         let port = self
             .port
-            .map(|port| check_port(port, &self.name, exports, checker));
-        check_serials(&self.disk, port.is_some(), checker);
+            .map(|port| check_port(port, &self.name, exports, report));
+        check_serials(&self.disk, port.is_some(), report);
         let exclusive = |d: &DiskTable| matches!(d.mode, DiskMode::Exclusive);
         let policy = self.policy.unwrap_or_else(|| {
             if self.disk.iter().any(exclusive) {
@@ -146,7 +145,7 @@ impl VmTable {
             pools: self
                 .pool
                 .into_iter()
-                .map(|pool| pool.into_config(checker))
+                .map(|pool| pool.into_config(report))
                 .collect(),
             disks: self.disk.into_iter().map(DiskTable::into_config).collect(),
             port,
@@ -155,20 +154,20 @@ impl VmTable {
 }
 
 impl VmTable {
-    fn check_pools(&self, checker: &mut Checker) {
+    fn check_pools(&self, report: &mut Report<'_>) {
         let (mut names, mut tags) = (BTreeSet::new(), BTreeSet::new());
         for pool in &self.pool {
-            checker.unique(&mut names, "pool of a VM", &pool.name);
+            unique(report, &mut names, "pool of a VM", &pool.name);
             let Some(tag) = &pool.tag else { continue };
             let (at, found) = (Some(tag.span().start), *tag.get_ref());
             if ContainerTag::new(found).is_none() {
                 let most = ContainerTag::MAX;
-                checker.error(
+                report.error(
                     at,
                     format!("expected a tag from 1 to {most}, found {found}"),
                 );
             } else if !tags.insert(found) {
-                checker.error(
+                report.error(
                     at,
                     format!("expected every tag of a VM once, found {found} again"),
                 );
@@ -178,16 +177,16 @@ impl VmTable {
 }
 
 impl PoolTable {
-    fn into_config(self, checker: &mut Checker) -> PoolConfig {
+    fn into_config(self, report: &mut Report<'_>) -> PoolConfig {
         PoolConfig {
-            spec: self.spec(checker),
+            spec: self.spec(report),
             name: self.name.into_inner(),
             tag: self.tag.and_then(|tag| ContainerTag::new(tag.into_inner())),
         }
     }
 
     /// ⟨store, weight⟩, or a weight for each store.
-    fn spec(&self, checker: &mut Checker) -> PoolSpec {
+    fn spec(&self, report: &mut Report<'_>) -> PoolSpec {
         let Some(first) = self.memory_weight.as_ref().or(self.ssd_weight.as_ref()) else {
             let store = self.store.unwrap_or(StoreKind::Memory);
             return PoolSpec::of(store, self.weight.unwrap_or_default());
@@ -195,22 +194,19 @@ impl PoolTable {
         let at = Some(first.span().start);
         if self.weight.is_some() || self.store.is_some() {
             let both = "expected either `memory_weight` and `ssd_weight`, or `store` and `weight`, found both";
-            checker.error(at, both.into());
+            report.error(at, both);
         }
         let mut weight = |found: &Option<Spanned<u64>>| {
             let found = found.as_ref().filter(|found| *found.get_ref() > 0)?;
             let weight = Weight::try_from(*found.get_ref());
             if let Err(error) = &weight {
-                checker.error(Some(found.span().start), error.to_string());
+                report.error(Some(found.span().start), error.to_string());
             }
             Some(weight.unwrap_or_default())
         };
         let (memory, ssd) = (weight(&self.memory_weight), weight(&self.ssd_weight));
         PoolSpec::new(memory, ssd).unwrap_or_else(|| {
-            checker.error(
-                at,
-                "expected a weight in memory or on the SSD, found none".into(),
-            );
+            report.error(at, "expected a weight in memory or on the SSD, found none");
             PoolSpec::default()
         })
     }
@@ -244,18 +240,18 @@ fn check_port(
     port: PortTable,
     vm: &Spanned<String>,
     exports: &mut BTreeSet<String>,
-    checker: &mut Checker<'_>,
+    report: &mut Report<'_>,
 ) -> PortConfig {
     let bytes = port.residency.get_ref().0;
     if !(64..=MAX_RESIDENCY).contains(&bytes) {
-        checker.error(
+        report.error(
             Some(port.residency.span().start),
             format!("expected a residency table of 64 bytes to 16 GiB, found {bytes} bytes"),
         );
     }
     let name = match port.name {
         Some(name) => {
-            checker.unique(exports, "disk or port", &name);
+            unique(report, exports, "disk or port", &name);
             name.into_inner()
         }
         // No disk's name has a slash.
@@ -275,7 +271,7 @@ pub(super) fn serial(disk: &DiskTable) -> Option<Serial> {
 }
 
 /// A serial is one, and of the disks of a VM with a port each that is cached has one that no other has.
-fn check_serials(disks: &[DiskTable], port: bool, checker: &mut Checker<'_>) {
+fn check_serials(disks: &[DiskTable], port: bool, report: &mut Report<'_>) {
     let mut seen = BTreeSet::new();
     for disk in disks {
         let named = disk.serial.as_ref().unwrap_or(&disk.name);
@@ -283,18 +279,18 @@ fn check_serials(disks: &[DiskTable], port: bool, checker: &mut Checker<'_>) {
         let at = Some(named.span().start);
         let found = named.get_ref();
         match serial(disk) {
-            None if disk.serial.is_some() => checker.error(
+            None if disk.serial.is_some() => report.error(
                 at,
                 format!("expected a serial of 1 to 20 printable ASCII characters, found {found:?}"),
             ),
             // The name is checked elsewhere.
-            None if port && cached && is_name(found) => checker.error(
+            None if port && cached && is_name(found) => report.error(
                 at,
                 format!(
                     "expected a serial for disk {found:?} of a VM with a port, as its name is none (1 to 20 printable ASCII characters): add `serial = \"...\"`"
                 ),
             ),
-            Some(serial) if port && cached && !seen.insert(serial) => checker.error(
+            Some(serial) if port && cached && !seen.insert(serial) => report.error(
                 at,
                 format!("expected every serial once among the disks of a VM, found {found:?} again"),
             ),
@@ -306,13 +302,13 @@ fn check_serials(disks: &[DiskTable], port: bool, checker: &mut Checker<'_>) {
 // Who may connect to the sockets of disks.
 
 impl ListenTable {
-    pub(super) fn access(&self, checker: &mut Checker) -> SocketAccess {
+    pub(super) fn access(&self, report: &mut Report<'_>) -> SocketAccess {
         let mut access = SocketAccess::default();
         if let Some(mode) = &self.socket_mode {
             let parsed = u16::from_str_radix(mode.get_ref(), 8).ok();
             match parsed.filter(|mode| mode & 0o600 == 0o600 && mode & !0o770 == 0) {
                 Some(mode) => access.mode = mode,
-                None => checker.error(
+                None => report.error(
                     Some(mode.span().start),
                     format!(
                         "expected an octal mode for user and group, such as \"0660\", found {:?}: who may connect can read and write every disk of the socket",
@@ -321,10 +317,10 @@ impl ListenTable {
                 ),
             }
         }
-        access.owner = id(self.socket_owner.as_ref(), "user", checker, |name| {
+        access.owner = id(self.socket_owner.as_ref(), "user", report, |name| {
             User::from_name(name).ok()?.map(|user| user.uid.as_raw())
         });
-        access.group = id(self.socket_group.as_ref(), "group", checker, |name| {
+        access.group = id(self.socket_group.as_ref(), "group", report, |name| {
             Group::from_name(name).ok()?.map(|group| group.gid.as_raw())
         });
         access
@@ -335,7 +331,7 @@ impl ListenTable {
 fn id(
     name: Option<&Spanned<String>>,
     what: &str,
-    checker: &mut Checker,
+    report: &mut Report<'_>,
     by_name: impl Fn(&str) -> Option<u32>,
 ) -> Option<u32> {
     let name = name?;
@@ -344,71 +340,29 @@ fn id(
     if found.is_none() {
         let what =
             format!("expected the name or number of a {what} of this machine, found {text:?}");
-        checker.error(Some(name.span().start), what);
+        report.error(Some(name.span().start), what);
     }
     found
 }
 
-// Errors of a configuration, with file and line.
-
-/// What is wrong with a configuration, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    /// The file.
-    pub file: PathBuf,
-    /// The line, from 1; `None` when it is not one line's fault.
-    pub line: Option<usize>,
-    /// What was expected and what was found.
-    pub what: String,
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.file.display())?;
-        if let Some(line) = self.line {
-            write!(f, "{line}:")?;
-        }
-        write!(f, " {}", self.what)
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
-/// Collects the errors of one file.
-pub(super) struct Checker<'a> {
-    pub(super) file: &'a Path,
-    pub(super) text: &'a str,
-    pub(super) errors: Vec<ConfigError>,
-}
-
-impl Checker<'_> {
-    pub(super) fn error(&mut self, at: Option<usize>, what: String) {
-        let line = at.map(|at| self.text[..at.min(self.text.len())].matches('\n').count() + 1);
-        self.errors.push(ConfigError {
-            file: self.file.into(),
-            line,
-            what,
-        });
-    }
-
-    pub(super) fn unique(
-        &mut self,
-        seen: &mut BTreeSet<String>,
-        what: &str,
-        name: &Spanned<String>,
-    ) {
-        let text = name.get_ref();
-        let at = Some(name.span().start);
-        if !is_name(text) {
-            self.error(
-                at,
-                format!("expected a {what} name of {NAME}, found {text:?}"),
-            );
-        } else if !seen.insert(text.clone()) {
-            self.error(
-                at,
-                format!("expected every {what} once, found {text:?} again"),
-            );
-        }
+/// Whether `name` is one, and none of those that were `seen`.
+fn unique(
+    report: &mut Report<'_>,
+    seen: &mut BTreeSet<String>,
+    what: &str,
+    name: &Spanned<String>,
+) {
+    let text = name.get_ref();
+    let at = Some(name.span().start);
+    if !is_name(text) {
+        report.error(
+            at,
+            format!("expected a {what} name of {NAME}, found {text:?}"),
+        );
+    } else if !seen.insert(text.clone()) {
+        report.error(
+            at,
+            format!("expected every {what} once, found {text:?} again"),
+        );
     }
 }

@@ -3,11 +3,46 @@
 #![deny(clippy::indexing_slicing)]
 
 mod check;
-mod load;
 mod tables;
 mod types;
 
-pub use check::ConfigError;
-pub use tables::Size;
+pub use justitia_common::toml_file::Size;
 pub use types::{Config, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};
 pub(super) use types::{NAME, is_name};
+
+use justitia_common::toml_file::{Report, TomlError, TomlFile};
+use std::path::Path;
+use tables::File;
+
+impl Config {
+    /// Reads a configuration: a regular file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, as far as it can be read.
+    pub fn load(file: &Path) -> Result<Self, Vec<TomlError>> {
+        Self::read(&TomlFile::read(file).map_err(|error| vec![error])?)
+    }
+
+    /// Reads a configuration from `text`; `file` names it in errors.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it: with its syntax; else with its values; else with how they fit together.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, Vec<TomlError>> {
+        Self::read(&TomlFile::new(file, text))
+    }
+
+    fn read(text: &TomlFile) -> Result<Self, Vec<TomlError>> {
+        let mut report = Report::new(text);
+        let mut document = report.parse();
+        if report.is_empty()
+            && let Some(file) = report.read::<File>(&mut document)
+            && report.is_empty()
+        {
+            let config = file.check(&mut report);
+            if report.is_empty() {
+                return Ok(config);
+            }
+        }
+        Err(report.into_parts().0)
+    }
+}

@@ -1,13 +1,12 @@
 //! The tables of `cache.toml`, as they are read.
 
 use crate::config::{CacheConfig, Policy, StoreKind};
-use justitia_api::size;
+use justitia_common::toml_file::Size;
+use justitia_common::toml_file::value::{some_weight, weight};
 use justitia_share::Weight;
-use serde::{Deserialize, Deserializer, Serialize};
-use std::fmt;
+use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use toml::Spanned;
 
 #[derive(Deserialize)]
@@ -147,61 +146,4 @@ fn residency() -> Spanned<Size> {
 
 const fn yes() -> bool {
     true
-}
-
-fn some_weight<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Weight>, D::Error> {
-    weight(from).map(Some)
-}
-
-fn weight<'de, D: Deserializer<'de>>(from: D) -> Result<Weight, D::Error> {
-    let found = u64::deserialize(from)?;
-    Weight::try_from(found).map_err(serde::de::Error::custom)
-}
-
-// Sizes as people write them.
-
-/// A number of bytes; written as a number, or with a unit of 1024: `256MiB`, `10 GiB`, `64K`, `1.5T`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Size(pub u64);
-
-const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-
-impl FromStr for Size {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bytes = size::parse(text).map(Self);
-        bytes.ok_or_else(|| format!("expected {}, found {text:?}", size::EXPECTED))
-    }
-}
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = justitia_share::num::to_f64(self.0);
-        for (name, shift) in UNITS {
-            let unit = justitia_share::num::to_f64(1 << shift);
-            if bytes >= unit {
-                return write!(f, "{:.1} {name}", bytes / unit);
-            }
-        }
-        write!(f, "{} B", self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(
-            untagged,
-            expecting = "expected a size such as \"256MiB\" or a number of bytes"
-        )]
-        enum Written {
-            Bytes(u64),
-            Text(String),
-        }
-        match Written::deserialize(from)? {
-            Written::Bytes(bytes) => Ok(Self(bytes)),
-            Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
-        }
-    }
 }

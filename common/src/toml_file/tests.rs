@@ -1,0 +1,152 @@
+//! What is wrong with a file is told at once, in the same words whatever the file is of.
+
+use super::*;
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Disk {
+    #[serde(rename = "size")]
+    _size: Size,
+    #[serde(default, rename = "mode")]
+    _mode: Mode,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    #[default]
+    Slow,
+    Fast,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct All {
+    number: u16,
+    list: Vec<u8>,
+    disk: Vec<Disk>,
+}
+
+/// What is wrong with `text`, and what the rest of it says.
+fn read(text: &str) -> (Vec<String>, Option<All>) {
+    let file = TomlFile::new(Path::new("t.toml"), text);
+    let mut report = Report::new(&file);
+    let mut table = report.parse();
+    let all = report.read(&mut table);
+    let errors = report.into_parts().0;
+    (errors.iter().map(ToString::to_string).collect(), all)
+}
+
+#[test]
+fn every_error_is_told_and_the_rest_is_read() {
+    let (errors, rest) = read(
+        "number = \"x\"\nlist = [1, 2, true]\nother = 1\n[[disk]]\nsize = 3\n[[disk]]\nsize = \"1 lot\"\nmode = \"idle\"\n\
+         [[disk]]\nmode = \"fast\"\n",
+    );
+    assert_eq!(
+        errors,
+        [
+            "t.toml:1: expected u16, found string \"x\"",
+            "t.toml:2: expected u8, found boolean true",
+            "t.toml:3: expected one of `number`, `list`, `disk`, found the unknown key `other`: correct or remove it",
+            "t.toml:7: expected a size such as 64K, 256MiB, 1.5GiB or a number of bytes, found string \"1 lot\"",
+            "t.toml:8: expected `slow` or `fast`, found `idle`",
+            "t.toml:9: expected the key `size`, found none: add it",
+        ]
+    );
+    let rest = rest.unwrap();
+    assert_eq!((rest.number, rest.list), (0, vec![1, 2]));
+    assert_eq!(rest.disk.len(), 1, "{:?}", rest.disk);
+}
+
+#[test]
+fn a_key_that_is_missing_is_told_though_another_table_had_a_wrong_one() {
+    let (errors, _) = read("[[disk]]\nsize = true\n[[disk]]\nmode = \"fast\"\n");
+    assert_eq!(errors.len(), 2, "{errors:#?}");
+    assert!(errors[1].starts_with("t.toml:3: expected the key `size`"));
+}
+
+#[test]
+fn what_follows_from_wrong_syntax_is_not_told_again() {
+    for (text, lines) in [
+        ("[[disk\nsize = \"x\"\n", &["t.toml:1:"][..]),
+        ("number = 1\n[[disk\nlist = \"x\"\n", &["t.toml:2:"]),
+        (
+            "[[disk\nsize = 1\n[[disk]]\nsize = 1\nmode = 1\n",
+            &["t.toml:1:", "t.toml:5:"],
+        ),
+        (
+            "number = \nlist = true\nother = 2\n",
+            &["t.toml:1:", "t.toml:2:", "t.toml:3:"],
+        ),
+    ] {
+        let (errors, _) = read(text);
+        let found: Vec<&str> = errors.iter().map(|e| &e[..9]).collect();
+        assert_eq!(found, lines, "{errors:#?}");
+    }
+}
+
+#[test]
+fn a_position_after_other_files_says_the_line() {
+    let first = TomlFile::new(Path::new("a"), "x = 1\ny = 2\n");
+    let second = TomlFile::after(
+        first.positions().end,
+        Path::new("b\x1b"),
+        "\nz = \"é\"\nw = 1",
+    );
+    let mut report = Report::new(&second);
+    let table = report.parse();
+    let at = table.get_ref().get("w").unwrap().span().start;
+    assert!(second.positions().contains(&at) && !first.positions().contains(&at));
+    assert_eq!(second.error(at, "no").to_string(), "b\\x1b:3: no");
+    assert_eq!(second.error(None, "no").to_string(), "b\\x1b: no");
+}
+
+#[test]
+fn a_file_of_nothing_but_errors_is_soon_read() {
+    let text: String = (0..2_000).map(|i| format!("k{i} = 1\n")).collect();
+    let (errors, rest) = read(&text);
+    assert_eq!(errors.len(), MAX_FAULTS);
+    assert!(rest.is_none());
+}
+
+#[test]
+fn what_serde_says_is_reworded() {
+    for (said, told) in [
+        (
+            "missing field `a`",
+            "expected the key `a`, found none: add it",
+        ),
+        (
+            "unknown variant `a, expected b`, expected `c`",
+            "expected `c`, found `a, expected b`",
+        ),
+        (
+            "invalid type: string \"a `b`\", expected a map",
+            "expected a map, found string \"a `b`\"",
+        ),
+        (
+            "invalid type: sequence, expected a map",
+            "expected a map, found sequence",
+        ),
+        ("wanted string or table", "expected string or table"),
+        ("expected this, found that", "expected this, found that"),
+    ] {
+        assert_eq!(reworded(said), told);
+    }
+}
+
+#[test]
+fn a_size_has_all_that_64_bits_hold() {
+    use serde::de::IntoDeserializer;
+    use serde::de::value::{Error, I64Deserializer, U64Deserializer};
+    let from: U64Deserializer<Error> = u64::MAX.into_deserializer();
+    assert_eq!(Size::deserialize(from), Ok(Size(u64::MAX)));
+    let from: I64Deserializer<Error> = (-1_i64).into_deserializer();
+    let error = Size::deserialize(from).unwrap_err().to_string();
+    assert_eq!(
+        reworded(&error),
+        "expected a size such as 64K, 256MiB, 1.5GiB or a number of bytes, found integer -1"
+    );
+}
