@@ -190,15 +190,34 @@ proptest! {
         }
     }
 
-    /// A tenant that demands nothing leaves everything to the others; alone, one gets all.
+    /// A tenant that demands nothing leaves everything to the others; what nobody demands is divided by weight; alone, one
+    /// gets all, whatever it demands.
     #[test]
-    fn work_conserving(weights in proptest::collection::vec(1..=10_000u64, 2..10), amount in any_amount()) {
+    fn work_conserving(
+        weights in proptest::collection::vec(1..=10_000u64, 2..10),
+        amount in any_amount(),
+        total in any_amount(),
+    ) {
         let mut tree = Tree::new();
         for (i, w) in weights.iter().enumerate() {
             let total = if i == 0 { u64::MAX } else { 0 };
             tree.push(None, Demand { total, ..Demand::unlimited(Weight::try_from(*w).unwrap()) });
         }
         prop_assert_eq!(entitlements(&tree, amount)[0], amount);
+        let group = |weights: &[u64], total: u64| {
+            let mut tree = Tree::new();
+            for weight in weights {
+                let weight = Weight::try_from(*weight).unwrap();
+                tree.push(None, Demand { total, ..Demand::unlimited(weight) });
+            }
+            entitlements(&tree, amount)
+        };
+        prop_assert_eq!(group(&weights[..1], total), [amount]);
+        let sum = wide_sum(weights.iter().copied());
+        for (part, weight) in group(&weights, 0).into_iter().zip(&weights) {
+            let ideal = u128::from(amount) * u128::from(*weight) / sum;
+            prop_assert!(ideal.abs_diff(u128::from(part)) <= 2, "{part} of {amount}, ideally {ideal}");
+        }
     }
 
     /// Whoever decides inside a node decides nothing outside it: not by requested protection, not by weights, not by how
