@@ -132,14 +132,14 @@ fn fill(vm: &Vm, mib: u64) {
     );
 }
 
-/// A set that a process has mapped and reads slowly, and one that was read twice.
+/// A set that a process has mapped and reads slowly, and one that was read six times.
 fn use_sets(vm: &Vm) {
     run(
         vm,
         &format!(
             "for name in mapped active; do dd if=/dev/zero of=/mnt/$name bs=1M count={SET} 2>/dev/null; done
              sync; echo 1 >/proc/sys/vm/drop_caches
-             for i in 1 2 3; do cat /mnt/active >/dev/null; done
+             for i in 1 2 3 4 5 6; do cat /mnt/active >/dev/null; done
              fio --name=m --filename=/mnt/mapped --size={SET}m --ioengine=mmap --rw=read --bs=4k --invalidate=0 \\
                  --fadvise_hint=0 --thinktime=50000 --thinktime_blocks=1024 --time_based --runtime=600 --output=/run/fio.log >/dev/null 2>&1 &
              echo $! >/run/fio.pid"
@@ -152,7 +152,7 @@ fn use_sets(vm: &Vm) {
     );
 }
 
-/// Reads the set that was read twice; bytes that came from the disk.
+/// Reads the set that was read six times; bytes that came from the disk.
 fn lost_of_active(vm: &Vm) -> u64 {
     let pgpgin = "awk '/^pgpgin/ { print $2 }' /proc/vmstat";
     let text = run(
@@ -344,4 +344,55 @@ fn a_set_that_is_read_all_the_time_is_kept() {
         );
         assert!(refaulted <= 50 * MIB, "{} MiB read again", refaulted / MIB);
     });
+}
+
+/// Two cgroups with 200 MiB of cache each, of which one is protected.
+const CGROUPS: &str = r#"
+cd /sys/fs/cgroup
+for name in kept open; do
+    mkdir -p $name
+    sh -c 'echo $$ >$0/cgroup.procs; exec dd if=/dev/zero of=/mnt/$0 bs=1M count=200 2>/dev/null' $name
+done
+echo 220M >kept/memory.low
+sync
+"#;
+
+/// Bytes of files of a cgroup.
+fn files_of(vm: &Vm, cgroup: &str) -> u64 {
+    let stat = format!("awk '/^file / {{ print $2 }}' /sys/fs/cgroup/{cgroup}/memory.stat");
+    run(vm, &stat).parse().unwrap()
+}
+
+#[test]
+#[ignore = "minutes in a VM: make test-vms"]
+fn what_is_protected_is_kept_whichever_lru_runs() {
+    for multi_gen in [true, false] {
+        retry_after_a_crash(|| {
+            let vm = boot(1024, "6.12");
+            if !multi_gen {
+                run(&vm, "echo 0 >/sys/kernel/mm/lru_gen/enabled");
+            }
+            run(&vm, CGROUPS);
+            start_agent(&vm);
+            let mut host = Host::connect(&vm, 0);
+            let before = files_of(&vm, "kept");
+            // As much as both have, in one request and in several.
+            let taken: u64 = (0..4).map(|_| host.reclaim(100 * MIB, 5000).bytes).sum();
+            let (kept, open) = (files_of(&vm, "kept"), files_of(&vm, "open"));
+            println!(
+                "multi-gen LRU {multi_gen}: {} MiB taken; of the protected cgroup {} of {} MiB are left, of the other {}",
+                taken / MIB,
+                kept / MIB,
+                before / MIB,
+                open / MIB
+            );
+            assert!(
+                10 * kept >= 9 * before,
+                "{} of {}",
+                kept / MIB,
+                before / MIB
+            );
+            assert!(open <= 20 * MIB, "{}", open / MIB);
+        });
+    }
 }
