@@ -127,6 +127,7 @@ test-vm: build-tests
 test-seeds:
 	SEEDS=300 $(CARGO) test --release -p justitia-agent --test demand
 	SEEDS=300 $(CARGO) test --release -p justitia-guest simulation
+	SEEDS=300 $(CARGO) test --release -p justitia-host --test simulation
 	SEEDS=600 $(CARGO) test --release -p justitia-cache --lib simulation
 
 test-probes: build-tests

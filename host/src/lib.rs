@@ -1,0 +1,8 @@
+//! Memory between virtual machines, on the host.
+//!
+//! [`law`] decides, pure: from what the host sees of its VMs and what their guests report it makes requests to give memory
+//! back, and balloon sizes. The rest finds the VMs, asks their guests, sets balloons, and restores them.
+
+#![deny(unsafe_code)]
+
+pub mod law;
