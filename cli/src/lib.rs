@@ -9,6 +9,7 @@ mod curves;
 mod doctor;
 mod explain;
 mod guest;
+mod host;
 mod log;
 mod record;
 mod source;
@@ -45,6 +46,7 @@ enum Command {
     Doctor(doctor::Doctor),
     Cache(cache::Cache),
     Guest(guest::Guest),
+    Host(host::Host),
     #[command(hide = true)]
     Watchdog(agent::Watchdog),
     #[command(hide = true)]
@@ -73,6 +75,7 @@ pub fn main() -> ExitCode {
         Command::RechargeHelper(args) => agent::recharge_helper(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Guest(args) => guest::guest(&args),
+        Command::Host(args) => host::host(&args),
         Command::Cache(args) => cache::cache(&args).map(|()| ExitCode::SUCCESS),
     })
 }

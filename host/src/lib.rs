@@ -5,4 +5,12 @@
 
 #![deny(unsafe_code)]
 
+pub mod channel;
+pub mod config;
+pub mod discover;
+pub mod journal;
 pub mod law;
+pub mod monitor;
+pub mod run;
+pub mod status;
+mod vm;

@@ -45,11 +45,10 @@ pub struct Law {
 }
 
 impl Law {
-    /// Notes the answer of a VM's agent to [`Order::Reclaim`]: how much it gave, and how much of that became free. An answer
-    /// to nothing is ignored.
-    pub fn answered(&mut self, now: u64, vm: VmId, given: u64, free: u64) {
+    /// Notes the answer of a VM's agent to [`Order::Reclaim`]: how much it gave. An answer to nothing is ignored.
+    pub fn answered(&mut self, now: u64, vm: VmId, given: u64) {
         if let Some(watch) = self.watches.get_mut(&vm) {
-            watch.answered(now, given, free);
+            watch.answered(now, given);
         }
     }
 

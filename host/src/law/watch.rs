@@ -246,14 +246,14 @@ impl Watch {
     }
 
     /// Notes the agent's answer.
-    pub(super) fn answered(&mut self, now: u64, given: u64, free: u64) {
+    pub(super) fn answered(&mut self, now: u64, given: u64) {
         let Some((asked, _)) = self.asked.take() else {
             return;
         };
         if given < asked / GIVES_PART {
             self.unheeding_until = now + UNHEEDING_MS;
         }
-        self.note_given(now, free.min(asked));
+        self.note_given(now, given.min(asked));
     }
 
     fn note_given(&mut self, now: u64, bytes: u64) {

@@ -234,16 +234,16 @@ impl Guest {
         }
     }
 
-    /// What its agent answers to a request; how much came free.
-    pub(crate) fn asked(&mut self, bytes: u64) -> Option<(u64, u64)> {
+    /// What its agent answers to a request: how much it gave.
+    pub(crate) fn asked(&mut self, bytes: u64) -> Option<u64> {
         match self.kind {
             Kind::Honest { guards } => {
                 let least = if guards { self.worth() } else { 0 };
                 let given = self.reclaim(bytes, least);
-                Some((given, given))
+                Some(given)
             }
-            Kind::Liar | Kind::Hostile => Some((0, 0)),
-            Kind::Boaster => Some((bytes, bytes)),
+            Kind::Liar | Kind::Hostile => Some(0),
+            Kind::Boaster => Some(bytes),
             Kind::Plain | Kind::Sealed | Kind::Silent => None,
         }
     }

@@ -108,8 +108,8 @@ impl World {
             .collect();
         for index in done {
             let (bytes, _) = self.requests.remove(&index).unwrap();
-            if let Some((given, free)) = self.guests[index].asked(bytes) {
-                law.answered(now, index as u64, given, free);
+            if let Some(given) = self.guests[index].asked(bytes) {
+                law.answered(now, index as u64, given);
             }
         }
         let host = Host {

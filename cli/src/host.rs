@@ -1,0 +1,337 @@
+//! `justitia host …`: memory between virtual machines.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use justitia_api::escape::plain_lines;
+use justitia_api::units::bytes;
+use justitia_command::out;
+use justitia_host::channel::Agent;
+use justitia_host::config::Config;
+use justitia_host::journal::{DEFAULT_DIRECTORY, Outcome};
+use justitia_host::run::{Options, reset, run};
+use justitia_host::status::{Status, VmStatus, ask};
+use justitia_view::table::{Column, table};
+
+/// On a host of virtual machines: move memory between them, by weight and use.
+///
+/// A guest's page cache is memory of its QEMU process, which the host cannot reclaim. When the host's available memory falls
+/// below the headroom, guests that hold more than their entitlement give cache back, what is not worth having first. Free page
+/// reporting returns it to the host; the guest takes it again by using it.
+///
+/// In the guest `justitia guest` answers, over a virtio-serial port named org.justitia.memory.0. From a guest that does not
+/// answer, or does not give, memory is taken by its balloon: only with deflate-on-oom=on, only what its kernel has available,
+/// and never below its entitlement. Guests that lie, flood or are silent gain nothing beyond their weight.
+#[derive(Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Host {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Beside QEMU:
+  qemu-system-x86_64 -name web … \\
+    -device virtio-balloon-pci,free-page-reporting=on,deflate-on-oom=on \\
+    -qmp unix:/run/web.qmp,server=on,wait=off \\
+    -device virtio-serial-pci -chardev socket,id=memory,path=/run/web.memory,server=on,wait=off \\
+    -device virtserialport,chardev=memory,name=org.justitia.memory.0
+  in the guest:   justitia guest
+  on the host:    justitia host run
+
+/etc/justitia/host.toml (none is needed):
+  headroom = \"10%\"          # of the host's memory, or a size: what is to stay available
+  discover = true           # false: only the VMs below
+  [[vm]]
+  name = \"web\"              # as -name says it
+  weight = 300              # else io.weight of its cgroup
+  min = \"512MiB\"            # what it may keep before anything is divided
+  qmp = \"/run/web.qmp\"      # else as on QEMU's command line
+  channel = \"/run/web.memory\"";
+
+#[derive(Subcommand)]
+enum Command {
+    Run(Run),
+    Status(Show),
+    Explain(Explain),
+    Reset(Reset),
+}
+
+/// Move memory between the virtual machines, until stopped.
+///
+/// On SIGTERM, SIGINT or SIGHUP every balloon gets its size back. After a SIGKILL the next start restores them, or `justitia
+/// host reset`.
+///
+/// JUSTITIA_LOG sets what is logged: error, warn, info (the default), debug (a line for every decision), trace.
+#[derive(Args)]
+struct Run {
+    /// Change nothing and ask no guest to give; `justitia host status` and `explain` show what would be done
+    #[arg(long)]
+    observe: bool,
+    /// Configuration file [default: /etc/justitia/host.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    directory: Directory,
+}
+
+/// Where the journal and the status socket are.
+#[derive(Args)]
+struct Directory {
+    /// Directory of the journal and the status socket
+    #[arg(long, value_name = "DIRECTORY", default_value = DEFAULT_DIRECTORY)]
+    directory: PathBuf,
+}
+
+/// Show the virtual machines: what each holds and is entitled to.
+///
+/// HELD is what its QEMU process holds, ENTITLED what it may have now: minimums, what is in use, working sets and the rest, in
+/// this order and each by weight. WORTH is the cache that its guest says is worth having. BALLOON is what its balloon leaves to it.
+#[derive(Args)]
+struct Show {
+    /// As JSON, with all fields
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    directory: Directory,
+}
+
+/// Say what was decided of a virtual machine, and why.
+#[derive(Args)]
+struct Explain {
+    /// Its name, or the PID of its QEMU process
+    vm: String,
+    #[command(flatten)]
+    directory: Directory,
+}
+
+/// Restore the balloons that a killed `justitia host run` has left.
+#[derive(Args)]
+struct Reset {
+    /// Change nothing; list what would be restored
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    directory: Directory,
+}
+
+pub(crate) fn host(args: &Host) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::Run(args) => start(args),
+        Command::Status(args) => {
+            let status = asked(&args.directory.directory)?;
+            if args.json {
+                out::line(out::json(&status)?);
+            } else {
+                out::print(text(&status));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Explain(args) => explain(args),
+        Command::Reset(args) => restore(args),
+    }
+}
+
+fn start(args: &Run) -> anyhow::Result<ExitCode> {
+    let config = Config::load(args.config.as_deref())?;
+    crate::log::start();
+    run(Options {
+        config,
+        directory: args.directory.directory.clone(),
+        observe: args.observe,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn asked(directory: &Path) -> anyhow::Result<Status> {
+    ask(directory).map_err(|error| {
+        anyhow::anyhow!(
+            "no `justitia host run` answers in {} ({error}): start one (as root: `sudo justitia host run --observe` changes \
+             nothing)",
+            directory.display()
+        )
+    })
+}
+
+fn explain(args: &Explain) -> anyhow::Result<ExitCode> {
+    let status = asked(&args.directory.directory)?;
+    let is_meant = |vm: &&VmStatus| vm.name == args.vm || vm.pid.to_string() == args.vm;
+    let Some(vm) = status.vms.iter().find(is_meant) else {
+        let names: Vec<&str> = status.vms.iter().map(|vm| vm.name.as_str()).collect();
+        anyhow::bail!(
+            "expected the name or PID of a VM, found {:?}: there are {}",
+            args.vm,
+            if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            }
+        );
+    };
+    out::print(plain_lines(&explained(&status, vm)));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn restore(args: &Reset) -> anyhow::Result<ExitCode> {
+    let outcomes = reset(&args.directory.directory, args.dry_run)?;
+    let mut failed = false;
+    for (balloon, outcome) in &outcomes {
+        let what = match outcome {
+            None => "would be restored".to_owned(),
+            Some(Outcome::Restored) => "restored".to_owned(),
+            Some(Outcome::Gone) => "its VM ended".to_owned(),
+            Some(Outcome::Failed(error)) => {
+                failed = true;
+                format!("not restored: {error}")
+            }
+        };
+        out::print(plain_lines(&format!("{balloon}: {what}\n")));
+    }
+    if outcomes.is_empty() {
+        out::line("nothing to restore");
+    }
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// The status as a table.
+fn text(status: &Status) -> String {
+    let columns = [
+        Column::Text("VM"),
+        Column::Number("WEIGHT"),
+        Column::Number("MEMORY"),
+        Column::Number("HELD"),
+        Column::Number("ENTITLED"),
+        Column::Number("WORTH"),
+        Column::Number("BALLOON"),
+        Column::Number("GIVEN"),
+        Column::Text("AGENT"),
+    ];
+    let rows = status.vms.iter().map(|vm| {
+        let known = |amount: Option<u64>| amount.map_or_else(|| "-".to_owned(), bytes);
+        vec![
+            vm.name.clone(),
+            vm.weight.to_string(),
+            bytes(vm.ram),
+            bytes(vm.resident),
+            bytes(vm.entitled),
+            known(vm.reported.map(|(_, worth)| worth)),
+            known(vm.balloon.map(|(actual, _)| actual)),
+            bytes(vm.given),
+            agent(vm).to_owned(),
+        ]
+    });
+    let lacks = if status.shortage > 0 {
+        format!(", {} short", bytes(status.shortage))
+    } else {
+        String::new()
+    };
+    let observes = if status.observe {
+        "; it observes only"
+    } else {
+        ""
+    };
+    format!(
+        "{}\n{} of {} available, headroom {}{lacks}{observes}\n",
+        table(&columns, rows),
+        bytes(status.available),
+        bytes(status.total),
+        bytes(status.headroom),
+    )
+}
+
+const fn agent(vm: &VmStatus) -> &'static str {
+    match vm.agent {
+        Agent::None => "none",
+        Agent::Answers if vm.heeds => "gives",
+        Agent::Answers => "does not give",
+        Agent::Silent => "silent",
+        Agent::Ignored => "ignored",
+    }
+}
+
+fn explained(status: &Status, vm: &VmStatus) -> String {
+    let mut lines = vec![
+        format!("{} (PID {}, weight {})", vm.name, vm.pid, vm.weight),
+        format!(
+            "holds {} of the host's memory, and is entitled to {}: {} counts as in use, {} as working set; its share by weight is {}",
+            bytes(vm.resident),
+            bytes(vm.entitled),
+            bytes(vm.in_use),
+            bytes(vm.working_set),
+            bytes(vm.share)
+        ),
+    ];
+    let says = match vm.reported {
+        Some((available, worth)) => format!(
+            "its guest's agent says: {} available, {} of cache worth having",
+            bytes(available),
+            bytes(worth)
+        ),
+        None => format!("its guest's agent: {}", agent(vm)),
+    };
+    lines.push(says);
+    if vm.floor > vm.resident / 2 {
+        lines.push(format!(
+            "a step that hurt showed that it needs {}",
+            bytes(vm.floor)
+        ));
+    }
+    if vm.distress {
+        lines.push("its guest lacks memory: nothing is taken".to_owned());
+    }
+    if vm.paused_ms > 0 {
+        lines.push(format!(
+            "it is not asked for another {} s",
+            vm.paused_ms.div_ceil(1000)
+        ));
+    }
+    match (vm.balloon, &vm.monitor_error) {
+        (Some((actual, target)), _) => {
+            let oom = if vm.deflates_on_oom {
+                ""
+            } else {
+                "; it is never inflated: deflate-on-oom is off"
+            };
+            lines.push(format!(
+                "its balloon leaves {} of {}{oom}",
+                bytes(actual),
+                bytes(target)
+            ));
+        }
+        (None, Some(error)) => lines.push(error.clone()),
+        (None, None) => lines.push("no monitor was found: its balloon is not used".to_owned()),
+    }
+    let wrong = vm.wrong;
+    if wrong != justitia_host::channel::Wrong::default() {
+        lines.push(format!(
+            "its agent's lines: {} too long, {} no answers, {} not asked for, {} impossible, {} floods, {} errors",
+            wrong.too_long, wrong.malformed, wrong.unasked, wrong.impossible, wrong.floods, wrong.errors
+        ));
+    }
+    lines.push(format!(
+        "it was asked for {} so far, and gave {}",
+        bytes(vm.asked),
+        bytes(vm.given)
+    ));
+    let would = if status.observe {
+        "would be done"
+    } else {
+        "was done"
+    };
+    lines.push(format!("what {would}:"));
+    lines.extend(
+        vm.decisions
+            .iter()
+            .rev()
+            .map(|told| format!("  {} s ago: {}", told.age_s, told.what)),
+    );
+    if vm.decisions.is_empty() {
+        lines.push("  nothing".to_owned());
+    }
+    lines.join("\n") + "\n"
+}

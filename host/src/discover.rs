@@ -1,0 +1,285 @@
+//! The VMs of this host, by the command lines of their QEMU processes.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use justitia_api::size;
+use justitia_memory_protocol::PORT_NAME;
+use justitia_share::Weight;
+
+/// The longest command line that is read, bytes: with hundreds of devices it has a few hundred KiB.
+const MAX_COMMAND_LINE: u64 = 1 << 20;
+/// The memory of a VM whose command line names none (QEMU's default).
+const DEFAULT_RAM: u64 = 128 << 20;
+
+/// A process that does not become another one: a PID that is used again has another start.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+pub struct Process {
+    /// Its PID.
+    pub pid: u32,
+    /// When it started, clock ticks after the boot (`/proc/PID/stat`, field 22).
+    pub start: u64,
+}
+
+/// A VM that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its QEMU process.
+    pub process: Process,
+    /// Its name, of `-name`, else `qemu-PID`.
+    pub name: String,
+    /// The memory of its guest, bytes.
+    pub ram: u64,
+    /// The socket of a QMP monitor.
+    pub qmp: Option<PathBuf>,
+    /// The socket of the port that the guest's agent serves.
+    pub channel: Option<PathBuf>,
+    /// libvirt runs it: its monitor is libvirt's.
+    pub libvirt: bool,
+    /// Weight of the cgroup.
+    pub weight: Weight,
+}
+
+/// All VMs of the host, by PID.
+#[must_use]
+pub fn vms() -> Vec<Found> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut found: Vec<Found> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(vm)
+        .collect();
+    found.sort_by_key(|vm| vm.process);
+    found
+}
+
+/// The VM of this process, if it is one of QEMU's.
+#[must_use]
+pub fn vm(pid: u32) -> Option<Found> {
+    let comm = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    if !comm.starts_with(b"qemu-system")
+        && !comm.starts_with(b"kvm")
+        && !comm.starts_with(b"qemu-kvm")
+    {
+        return None;
+    }
+    let arguments = read_at_most(&format!("/proc/{pid}/cmdline"), MAX_COMMAND_LINE)?;
+    let arguments: Vec<String> = arguments
+        .split(|byte| *byte == 0)
+        .map(|argument| String::from_utf8_lossy(argument).into_owned())
+        .collect();
+    let start = started(pid)?;
+    let directory = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+    let mut found = parse(Process { pid, start }, &arguments, &directory)?;
+    found.weight = cgroup_weight(pid);
+    if found.libvirt && found.channel.is_none() {
+        found.channel = libvirt_channel(&found.name);
+    }
+    Some(found)
+}
+
+fn read_at_most(path: &str, most: u64) -> Option<Vec<u8>> {
+    use std::io::Read;
+    let mut content = Vec::new();
+    let file = std::fs::File::open(path).ok()?;
+    file.take(most).read_to_end(&mut content).ok()?;
+    Some(content)
+}
+
+/// When a process started, in clock ticks after the boot.
+#[must_use]
+pub fn started(pid: u32) -> Option<u64> {
+    let stat = read_at_most(&format!("/proc/{pid}/stat"), 4096)?;
+    let stat = String::from_utf8_lossy(&stat).into_owned();
+    // The name may have blanks and parentheses.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Whether this very process still runs.
+#[must_use]
+pub fn runs(process: Process) -> bool {
+    started(process.pid) == Some(process.start)
+}
+
+/// What a process holds of the host's memory, bytes.
+#[must_use]
+pub fn resident(pid: u32) -> Option<u64> {
+    let statm = read_at_most(&format!("/proc/{pid}/statm"), 4096)?;
+    let statm = String::from_utf8_lossy(&statm).into_owned();
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * justitia_share::PAGE_SIZE)
+}
+
+/// Reads a command line. `directory`: where its relative paths begin.
+fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Found> {
+    let program = Path::new(arguments.first()?).file_name()?.to_str()?;
+    if !program.starts_with("qemu-system") && program != "kvm" && program != "qemu-kvm" {
+        return None;
+    }
+    let of = |option: &str| -> Vec<&str> {
+        let pairs = arguments.iter().zip(arguments.iter().skip(1));
+        let named = pairs.filter(|(name, _)| name.trim_start_matches('-') == option);
+        named.map(|(_, value)| value.as_str()).collect()
+    };
+    let name = of("name").last().map(|name| {
+        field(name, "guest").unwrap_or_else(|| name.split(',').next().unwrap_or_default())
+    });
+    let name = name.filter(|name| !name.is_empty());
+    let chardevs = of("chardev");
+    let path_of = |id: &str| {
+        let of_id = chardevs
+            .iter()
+            .find(|chardev| chardev.starts_with("socket,") && field(chardev, "id") == Some(id));
+        of_id
+            .and_then(|chardev| field(chardev, "path"))
+            .map(|path| directory.join(path))
+    };
+    let control = |monitor: &&str| field(monitor, "mode") == Some("control");
+    let monitors = of("mon");
+    let by_mon = monitors.iter().filter(|m| control(m)).find_map(|monitor| {
+        let first = monitor
+            .split(',')
+            .next()
+            .filter(|first| !first.contains('='));
+        path_of(field(monitor, "chardev").or(first)?)
+    });
+    let by_qmp = of("qmp").iter().find_map(|qmp| {
+        let path = qmp.strip_prefix("unix:")?.split(',').next()?;
+        Some(directory.join(path.strip_prefix("path=").unwrap_or(path)))
+    });
+    let ports = of("device");
+    let channel = ports.iter().find_map(|device| {
+        let port =
+            device.starts_with("virtserialport,") && field(device, "name") == Some(PORT_NAME);
+        path_of(port.then(|| field(device, "chardev"))??)
+    });
+    // libvirt hands its monitor's socket over as a descriptor, and writes where it stands into a directory of the domain.
+    let libvirt = chardevs
+        .iter()
+        .any(|chardev| field(chardev, "id") == Some("charmonitor"));
+    Some(Found {
+        process,
+        name: name.map_or_else(|| format!("qemu-{}", process.pid), ToOwned::to_owned),
+        ram: of("m").last().and_then(|m| ram(m)).unwrap_or(DEFAULT_RAM),
+        qmp: by_qmp.or(by_mon).filter(|_| !libvirt),
+        channel,
+        libvirt,
+        weight: Weight::default(),
+    })
+}
+
+/// Where libvirt puts the socket of a domain's channel for which no path is configured. Its directory is named by the
+/// domain's number and name.
+fn libvirt_channel(domain: &str) -> Option<PathBuf> {
+    let directories = [
+        "/run/libvirt/qemu/channel",
+        "/var/lib/libvirt/qemu/channel/target",
+    ];
+    let end = format!("-{domain}");
+    let entries = directories
+        .iter()
+        .filter_map(|directory| std::fs::read_dir(directory).ok());
+    let mut of_domain = entries.flatten().flatten().filter(|entry| {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(&end));
+        let number = number.map(|number| number.trim_start_matches("domain-"));
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    });
+    of_domain.find_map(|entry| Some(entry.path().join(PORT_NAME)).filter(|path| path.exists()))
+}
+
+/// The value of a field of an option such as `socket,id=a,path=b`. A comma in a value is written twice.
+fn field<'a>(option: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = option.split(',');
+    fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// The value of `-m`: MiB, or a size with its unit.
+fn ram(option: &str) -> Option<u64> {
+    let text =
+        field(option, "size").unwrap_or_else(|| option.split(',').next().unwrap_or_default());
+    if let Ok(mib) = text.parse::<u64>() {
+        return mib.checked_mul(1 << 20);
+    }
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let unit = unit.to_ascii_uppercase();
+    size::parse(&format!("{number}{unit}iB"))
+}
+
+/// The weight of the process' cgroup: the first `io.weight` on the way up that is not the default. libvirt and systemd have
+/// groups without a weight below the one that has it.
+fn cgroup_weight(pid: u32) -> Weight {
+    let weight = || {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let root = Path::new("/sys/fs/cgroup");
+        let group = root.join(OsStr::from_bytes(path.as_bytes()));
+        let up = group.ancestors().take_while(|group| *group != root);
+        up.take(4).find_map(|group| {
+            let text = std::fs::read_to_string(group.join("io.weight")).ok()?;
+            let number = text.lines().next()?.strip_prefix("default ")?;
+            let weight = Weight::try_from(number.trim().parse::<u64>().ok()?).ok()?;
+            (weight != Weight::default()).then_some(weight)
+        })
+    };
+    weight().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(line: &str) -> Option<Found> {
+        let arguments: Vec<String> = line.split(' ').map(ToOwned::to_owned).collect();
+        parse(Process { pid: 7, start: 1 }, &arguments, Path::new("/vm"))
+    }
+
+    #[test]
+    fn sockets_are_found_however_they_are_written() {
+        let port = "-chardev socket,id=m,path=mem.sock,server=on -device virtserialport,chardev=m,name=org.justitia.memory.0";
+        for monitor in [
+            "-qmp unix:/run/q,server=on,wait=off",
+            "--qmp unix:/run/q,server",
+            "-chardev socket,id=x,path=/run/q,server=on -mon chardev=x,mode=control",
+            "-chardev socket,id=x,path=/run/q -mon x,mode=control",
+        ] {
+            let line = format!(
+                "/usr/bin/qemu-system-x86_64 -name guest=web,debug-threads=on -m 2G {monitor} {port}"
+            );
+            let vm = found(&line).unwrap();
+            assert_eq!(vm.qmp.as_deref(), Some(Path::new("/run/q")), "{monitor}");
+            assert_eq!(vm.channel.as_deref(), Some(Path::new("/vm/mem.sock")));
+            assert_eq!((vm.name.as_str(), vm.ram), ("web", 2 << 30));
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_found() {
+        let vm =
+            found("qemu-system-x86_64 -m size=512M,slots=2 -mon chardev=x,mode=readline").unwrap();
+        assert_eq!((vm.qmp, vm.channel), (None, None));
+        assert_eq!((vm.name.as_str(), vm.ram), ("qemu-7", 512 << 20));
+        assert!(found("vim qemu-system-x86_64").is_none());
+        assert!(found("").is_none());
+        // A port of another name, and a monitor that libvirt has.
+        let other = "kvm -m 256 -chardev socket,id=charmonitor,fd=20 -mon chardev=charmonitor,mode=control \
+                     -chardev socket,id=c,path=/c -device virtserialport,chardev=c,name=org.qemu.guest_agent.0";
+        let vm = found(other).unwrap();
+        assert!(vm.libvirt && vm.qmp.is_none() && vm.channel.is_none() && vm.ram == 256 << 20);
+    }
+
+    #[test]
+    fn a_process_is_known_by_its_start() {
+        let own = std::process::id();
+        let start = started(own).unwrap();
+        assert!(runs(Process { pid: own, start }));
+        assert!(!runs(Process {
+            pid: own,
+            start: start + 1
+        }));
+        assert!(resident(own).unwrap() > 0);
+    }
+}

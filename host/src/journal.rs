@@ -1,0 +1,342 @@
+//! The journal of balloons: what each was before it was first changed.
+//!
+//! It is written and synced before a balloon is changed, and replaced by renaming, so that at each moment it is whole. It has
+//! one checksummed line a VM, of which there are at most [`MAX_VMS`]. It says nothing of another boot, nor of a QEMU process that ended.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use justitia_common::regular_file;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::discover::{Process, runs};
+use crate::monitor::{Monitor, MonitorError};
+
+/// Where it is, and the status socket.
+pub const DEFAULT_DIRECTORY: &str = "/run/justitia/host";
+/// The most VMs of one host: each has a thread.
+pub const MAX_VMS: usize = 512;
+/// The longest file that is read, bytes: a line has two paths of at most 4 KiB.
+const MAX_BYTES: u64 = 16 << 20;
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A balloon that is not as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The boot.
+    boot: String,
+    /// Its QEMU process.
+    pub process: Process,
+    /// The VM's name.
+    pub name: String,
+    /// How to reach it.
+    pub monitor: Monitor,
+    /// What it left to the guest, bytes.
+    pub balloon: u64,
+    /// Its device, and how often it made statistics, seconds.
+    pub statistics: Option<(String, u64)>,
+}
+
+/// Why the journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// A file cannot be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// Another one runs.
+    #[error(
+        "{0}: another `justitia host run` or `reset` has it: expected one at a time; stop the other one first"
+    )]
+    Locked(PathBuf),
+    /// A line is not what was written.
+    #[error(
+        "the journal of balloons {path} is corrupt at line {line}: nothing was changed. Set the balloons of its VMs by hand (QMP \
+         `balloon`), then remove it"
+    )]
+    Corrupt {
+        /// Which file.
+        path: PathBuf,
+        /// Which line, from 1.
+        line: usize,
+    },
+}
+
+/// What became of an entry.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The balloon is as it was.
+    Restored,
+    /// The VM ended.
+    Gone,
+    /// It is not restored; it stays in the journal.
+    Failed(MonitorError),
+}
+
+/// The journal. Nobody else has it while this one lives.
+#[derive(Debug)]
+pub struct Journal {
+    directory: PathBuf,
+    entries: Vec<Entry>,
+    boot: String,
+    _lock: File,
+}
+
+impl Entry {
+    /// Sets the balloon to what it was.
+    ///
+    /// # Errors
+    /// If the monitor does not do it.
+    pub fn restore(&self) -> Result<(), MonitorError> {
+        let mut session = self.monitor.session()?;
+        session.set_balloon(self.balloon)?;
+        if let Some((device, interval)) = &self.statistics {
+            session.set_interval(device, *interval)?;
+        }
+        Ok(())
+    }
+}
+
+impl Journal {
+    /// Opens the journal in this directory, which is made for the owner alone, and reads what is left of this boot.
+    ///
+    /// # Errors
+    /// If it is locked, corrupt, or cannot be read.
+    pub fn open(directory: &Path) -> Result<Self, JournalError> {
+        let io = |path: &Path, source| JournalError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let mut builder = std::fs::DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(directory);
+        made.map_err(|e| io(directory, e))?;
+        let path = directory.join("lock");
+        let flags = OFlags::CREATE | OFlags::RDWR;
+        let lock = regular_file::open(&path, flags).map_err(|e| io(&path, e))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| JournalError::Locked(directory.to_owned()))?;
+        let boot = std::fs::read_to_string(BOOT_ID).map_err(|e| io(Path::new(BOOT_ID), e))?;
+        let boot = boot.trim().to_owned();
+        let path = directory.join("balloons");
+        let text = match regular_file::read(&path, MAX_BYTES) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => return Err(io(&path, e)),
+        };
+        let mut entries = Vec::new();
+        for (index, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
+            let corrupt = || JournalError::Corrupt {
+                path: path.clone(),
+                line: index + 1,
+            };
+            entries.push(parse(line).ok_or_else(corrupt)?);
+        }
+        entries.retain(|entry: &Entry| entry.boot == boot);
+        Ok(Self {
+            directory: directory.to_owned(),
+            entries,
+            boot,
+            _lock: lock,
+        })
+    }
+
+    /// What is not as it was.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Notes what a balloon is before it is changed. Returns once that is on disk. A balloon that is noted stays as it is noted.
+    ///
+    /// # Errors
+    /// If it is not certain to be on disk: then the balloon must not be changed.
+    pub fn add(
+        &mut self,
+        process: Process,
+        name: &str,
+        monitor: &Monitor,
+        balloon: u64,
+        statistics: Option<(String, u64)>,
+    ) -> Result<(), JournalError> {
+        if self.entries.iter().any(|entry| entry.process == process) {
+            return Ok(());
+        }
+        self.entries.push(Entry {
+            boot: self.boot.clone(),
+            process,
+            name: name.to_owned(),
+            monitor: monitor.clone(),
+            balloon,
+            statistics,
+        });
+        let written = self.write();
+        if written.is_err() {
+            self.entries.pop();
+        }
+        written
+    }
+
+    /// Restores the balloon of this process, if it was changed.
+    ///
+    /// # Errors
+    /// If the journal cannot be written. That is harmless: the balloon is set once more.
+    pub fn restore(&mut self, process: Process) -> Result<Option<Outcome>, JournalError> {
+        let Some(index) = self
+            .entries
+            .iter()
+            .position(|entry| entry.process == process)
+        else {
+            return Ok(None);
+        };
+        let entry = &self.entries[index];
+        let outcome = if runs(process) {
+            match entry.restore() {
+                Ok(()) => Outcome::Restored,
+                Err(_) if !runs(process) => Outcome::Gone,
+                Err(error) => return Ok(Some(Outcome::Failed(error))),
+            }
+        } else {
+            Outcome::Gone
+        };
+        self.entries.remove(index);
+        self.write()?;
+        Ok(Some(outcome))
+    }
+
+    /// Restores all; what became of each.
+    ///
+    /// # Errors
+    /// As [`Journal::restore`].
+    pub fn restore_all(&mut self) -> Result<Vec<(Entry, Outcome)>, JournalError> {
+        let mut outcomes = Vec::new();
+        for entry in self.entries.clone() {
+            if let Some(outcome) = self.restore(entry.process)? {
+                outcomes.push((entry, outcome));
+            }
+        }
+        Ok(outcomes)
+    }
+
+    fn write(&self) -> Result<(), JournalError> {
+        let path = self.directory.join("balloons");
+        let done = if self.entries.is_empty() {
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+                _ => Ok(()),
+            }
+        } else {
+            let temporary = self.directory.join("balloons.new");
+            let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY;
+            let text: String = self.entries.iter().map(render).collect();
+            regular_file::open(&temporary, flags).and_then(|mut file| {
+                file.write_all(text.as_bytes())?;
+                file.sync_data()?;
+                std::fs::rename(&temporary, &path)
+            })
+        };
+        done.map_err(|source| JournalError::Io { path, source })
+    }
+}
+
+fn render(entry: &Entry) -> String {
+    // Numbers and texts always serialize; a path that is no text could not have been found.
+    let json = serde_json::to_string(entry).unwrap_or_default();
+    format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
+}
+
+fn parse(line: &[u8]) -> Option<Entry> {
+    let line = std::str::from_utf8(line.strip_suffix(b"\n")?).ok()?;
+    let (sum, json) = line.split_once(' ')?;
+    let intact = sum == format!("{:08x}", crc32fast::hash(json.as_bytes()));
+    intact.then(|| serde_json::from_str(json).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const OTHER: Process = Process {
+        pid: 1,
+        start: u64::MAX,
+    };
+
+    fn add(journal: &mut Journal, process: Process, balloon: u64) {
+        let monitor = Monitor::Socket("/nowhere".into());
+        journal
+            .add(
+                process,
+                "vm",
+                &monitor,
+                balloon,
+                Some(("/machine/b".into(), 0)),
+            )
+            .unwrap();
+    }
+
+    #[test]
+    fn what_was_before_survives_and_is_the_first_that_was_noted() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(directory.path()).unwrap();
+        assert!(matches!(
+            Journal::open(directory.path()),
+            Err(JournalError::Locked(_))
+        ));
+        add(&mut journal, OTHER, 7);
+        add(&mut journal, OTHER, 9);
+        drop(journal);
+        let path = directory.path().join("balloons");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let mut journal = Journal::open(directory.path()).unwrap();
+        assert_eq!(journal.entries().len(), 1);
+        assert_eq!(journal.entries()[0].balloon, 7);
+        // Its process ended, or it never was: another one of the same PID runs.
+        let outcomes = journal.restore_all().unwrap();
+        assert!(matches!(outcomes[..], [(_, Outcome::Gone)]));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_corrupt_line_is_not_guessed_at_and_another_boot_says_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(directory.path()).unwrap();
+        journal.boot = "another".into();
+        add(&mut journal, OTHER, 7);
+        drop(journal);
+        let mut journal = Journal::open(directory.path()).unwrap();
+        assert!(journal.entries().is_empty());
+        add(&mut journal, OTHER, 7);
+        drop(journal);
+        let path = directory.path().join("balloons");
+        let mut text = std::fs::read(&path).unwrap();
+        text[20] ^= 1;
+        std::fs::write(&path, text).unwrap();
+        let corrupt = Journal::open(directory.path()).unwrap_err();
+        assert!(
+            matches!(corrupt, JournalError::Corrupt { line: 1, .. }),
+            "{corrupt}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_restored_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = std::process::id();
+        let process = Process {
+            pid: own,
+            start: crate::discover::started(own).unwrap(),
+        };
+        let mut journal = Journal::open(directory.path()).unwrap();
+        add(&mut journal, process, 7);
+        let outcomes = journal.restore_all().unwrap();
+        assert!(matches!(outcomes[..], [(_, Outcome::Failed(_))]));
+        assert_eq!(journal.entries().len(), 1);
+    }
+}

@@ -1,0 +1,432 @@
+//! QEMU's monitor (QMP): the balloon and its statistics.
+//!
+//! A monitor serves one client, and others use it, too. So each use is a session of its own: connect, a few commands, close.
+//! libvirt keeps its monitors connected: there each command goes through `virsh qemu-monitor-command`.
+//!
+//! What QEMU says is bounded: a guest that has taken it over may be at the other end.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use justitia_api::escape::plain;
+use serde_json::{Value, json};
+
+/// A session that takes longer is given up.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// `virsh` asks a daemon, which asks QEMU.
+const VIRSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most that is read in a session, bytes. A list of a thousand devices is a tenth of it.
+const MAX_SESSION: usize = 1 << 20;
+/// Statistics that are older are not used, seconds.
+const MAX_AGE: u64 = 5;
+
+/// How to reach the monitor of a VM.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Monitor {
+    /// A socket.
+    Socket(PathBuf),
+    /// A domain of libvirt.
+    Libvirt(String),
+}
+
+/// Why a monitor was not of use.
+#[derive(Debug, thiserror::Error)]
+pub enum MonitorError {
+    /// The socket, or `virsh`, does not work.
+    #[error("the QMP monitor {monitor}: {source}")]
+    Io {
+        /// Which.
+        monitor: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// Nothing is answered.
+    #[error(
+        "the QMP monitor {0}: expected an answer within 2 s, found none. A monitor serves one client at a time: another program \
+         holds it, or QEMU hangs. Give the VM a second one (`-qmp unix:PATH,server=on,wait=off`)"
+    )]
+    Busy(String),
+    /// What is answered is no QMP.
+    #[error("the QMP monitor {monitor}: expected {expected}, found {found:?}")]
+    Foreign {
+        /// Which.
+        monitor: String,
+        /// What was expected.
+        expected: &'static str,
+        /// The beginning of what was found.
+        found: String,
+    },
+    /// QEMU refuses.
+    #[error("the QMP monitor {monitor}: QEMU refuses {command}: {why}")]
+    Refused {
+        /// Which.
+        monitor: String,
+        /// What.
+        command: String,
+        /// What it says.
+        why: String,
+    },
+}
+
+/// What QEMU says of a balloon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BalloonState {
+    /// The memory that it leaves to the guest, bytes.
+    pub actual: u64,
+    /// Its device in QEMU's object tree, if it was found.
+    pub device: Option<String>,
+    /// `deflate-on-oom`.
+    pub deflates_on_oom: bool,
+    /// `free-page-reporting`.
+    pub reports_free_pages: bool,
+    /// How often the guest makes statistics, seconds; 0: never.
+    pub interval: u64,
+    /// `stat-available-memory` and `stat-free-memory` of young statistics, bytes.
+    pub statistics: Option<(u64, u64)>,
+}
+
+/// A session.
+#[derive(Debug)]
+pub struct Session {
+    name: String,
+    link: Link,
+}
+
+#[derive(Debug)]
+enum Link {
+    Socket {
+        stream: UnixStream,
+        /// What is read and not used.
+        buffer: Vec<u8>,
+        /// What was read, all in all.
+        read: usize,
+        until: Instant,
+    },
+    Libvirt(String),
+}
+
+impl Monitor {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If nothing listens, or another client has it.
+    pub fn session(&self) -> Result<Session, MonitorError> {
+        match self {
+            Self::Libvirt(domain) => Ok(Session {
+                name: format!("of libvirt's domain {}", plain(domain)),
+                link: Link::Libvirt(domain.clone()),
+            }),
+            Self::Socket(path) => Session::connect(path),
+        }
+    }
+}
+
+impl Session {
+    fn connect(path: &Path) -> Result<Self, MonitorError> {
+        let name = path.display().to_string();
+        let stream = UnixStream::connect(path).map_err(|source| MonitorError::Io {
+            monitor: name.clone(),
+            source,
+        })?;
+        let mut session = Self {
+            name,
+            link: Link::Socket {
+                stream,
+                buffer: Vec::new(),
+                read: 0,
+                until: Instant::now() + TIMEOUT,
+            },
+        };
+        let greeting = session.message()?;
+        if greeting.get("QMP").is_none() {
+            return Err(session.foreign("QMP's greeting", &greeting));
+        }
+        session.execute("qmp_capabilities", json!({}))?;
+        Ok(session)
+    }
+
+    /// Gives a command, and waits for what it returns.
+    ///
+    /// # Errors
+    /// If QEMU refuses it, or does not answer.
+    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, MonitorError> {
+        let mut request = json!({ "execute": command });
+        if arguments
+            .as_object()
+            .is_none_or(|fields| !fields.is_empty())
+        {
+            request["arguments"] = arguments;
+        }
+        let mut answer = match &mut self.link {
+            Link::Libvirt(domain) => {
+                let domain = domain.clone();
+                self.virsh(&domain, &request)?
+            }
+            Link::Socket { stream, until, .. } => {
+                let left = left(*until);
+                let sent = stream
+                    .set_write_timeout(Some(left))
+                    .and_then(|()| stream.write_all(format!("{request}\n").as_bytes()));
+                sent.map_err(|source| self.io(source))?;
+                loop {
+                    let message = self.message()?;
+                    // Events come whenever they like.
+                    if message.get("event").is_none() {
+                        break message;
+                    }
+                }
+            }
+        };
+        if let Some(error) = answer.get("error") {
+            let why = error
+                .get("desc")
+                .and_then(Value::as_str)
+                .unwrap_or("no reason");
+            return Err(MonitorError::Refused {
+                monitor: self.name.clone(),
+                command: command.to_owned(),
+                why: short(why),
+            });
+        }
+        match answer.get_mut("return") {
+            Some(value) => Ok(value.take()),
+            None => Err(self.foreign("an answer", &answer)),
+        }
+    }
+
+    /// The balloon. `device`: where it was before, so that it need not be looked for.
+    ///
+    /// # Errors
+    /// If there is none, or the monitor does not answer.
+    pub fn balloon(&mut self, device: Option<&str>) -> Result<BalloonState, MonitorError> {
+        let answer = self.execute("query-balloon", json!({}))?;
+        let Some(actual) = answer.get("actual").and_then(Value::as_u64) else {
+            return Err(self.foreign("the balloon's size", &answer));
+        };
+        let device = match device {
+            Some(device) => Some(device.to_owned()),
+            None => self.find_balloon()?,
+        };
+        let mut state = BalloonState {
+            actual,
+            device,
+            deflates_on_oom: false,
+            reports_free_pages: false,
+            interval: 0,
+            statistics: None,
+        };
+        if let Some(device) = state.device.clone() {
+            let flag =
+                |value: Option<Value>| value.and_then(|value| value.as_bool()).unwrap_or(false);
+            state.deflates_on_oom = flag(self.property(&device, "deflate-on-oom")?);
+            state.reports_free_pages = flag(self.property(&device, "free-page-reporting")?);
+            let interval = self.property(&device, "guest-stats-polling-interval")?;
+            state.interval = interval.and_then(|value| value.as_u64()).unwrap_or(0);
+            let statistics = self.property(&device, "guest-stats")?;
+            state.statistics = statistics.as_ref().and_then(young_statistics);
+        }
+        Ok(state)
+    }
+
+    /// Sets the balloon so that it leaves so many bytes to the guest.
+    ///
+    /// # Errors
+    /// If QEMU refuses, or does not answer.
+    pub fn set_balloon(&mut self, bytes: u64) -> Result<(), MonitorError> {
+        self.execute("balloon", json!({ "value": bytes })).map(drop)
+    }
+
+    /// Has the guest make the balloon's statistics every so many seconds; 0: never.
+    ///
+    /// # Errors
+    /// If QEMU refuses, or does not answer.
+    pub fn set_interval(&mut self, device: &str, seconds: u64) -> Result<(), MonitorError> {
+        let property = "guest-stats-polling-interval";
+        let arguments = json!({ "path": device, "property": property, "value": seconds });
+        self.execute("qom-set", arguments).map(drop)
+    }
+
+    fn find_balloon(&mut self) -> Result<Option<String>, MonitorError> {
+        for container in ["/machine/peripheral", "/machine/peripheral-anon"] {
+            let list = self.execute("qom-list", json!({ "path": container }))?;
+            let balloon = list.as_array().into_iter().flatten().find_map(|child| {
+                let kind = child.get("type")?.as_str()?;
+                let name = child.get("name")?.as_str()?;
+                kind.starts_with("child<virtio-balloon").then_some(name)
+            });
+            if let Some(name) = balloon {
+                return Ok(Some(format!("{container}/{name}")));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A property, if the device has it.
+    fn property(&mut self, device: &str, name: &str) -> Result<Option<Value>, MonitorError> {
+        match self.execute("qom-get", json!({ "path": device, "property": name })) {
+            Ok(value) => Ok(Some(value)),
+            Err(MonitorError::Refused { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next line.
+    fn message(&mut self) -> Result<Value, MonitorError> {
+        let line = self.line()?;
+        serde_json::from_slice(&line).map_err(|_| MonitorError::Foreign {
+            monitor: self.name.clone(),
+            expected: "a line of JSON",
+            found: short(&String::from_utf8_lossy(&line)),
+        })
+    }
+
+    fn line(&mut self) -> Result<Vec<u8>, MonitorError> {
+        let Link::Socket {
+            stream,
+            buffer,
+            read,
+            until,
+        } = &mut self.link
+        else {
+            return Ok(Vec::new());
+        };
+        let mut part = [0; 16 << 10];
+        let source = loop {
+            if let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+                let rest = buffer.split_off(end + 1);
+                return Ok(std::mem::replace(buffer, rest));
+            }
+            if *read > MAX_SESSION {
+                break std::io::Error::other("expected at most 1 MiB of answers, found more");
+            }
+            if until.saturating_duration_since(Instant::now()).is_zero() {
+                return Err(MonitorError::Busy(self.name.clone()));
+            }
+            match stream
+                .set_read_timeout(Some(left(*until)))
+                .and_then(|()| stream.read(&mut part))
+            {
+                Ok(0) => break ErrorKind::UnexpectedEof.into(),
+                Ok(count) => {
+                    *read += count;
+                    buffer.extend_from_slice(part.get(..count).unwrap_or_default());
+                }
+                Err(e)
+                    if e.kind() == ErrorKind::WouldBlock || e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => break e,
+            }
+        };
+        Err(self.io(source))
+    }
+
+    fn virsh(&self, domain: &str, request: &Value) -> Result<Value, MonitorError> {
+        let text = run_virsh(domain, &request.to_string()).map_err(|source| self.io(source))?;
+        serde_json::from_slice(&text).map_err(|_| MonitorError::Foreign {
+            monitor: self.name.clone(),
+            expected: "a line of JSON of virsh",
+            found: short(&String::from_utf8_lossy(&text)),
+        })
+    }
+
+    fn io(&self, source: std::io::Error) -> MonitorError {
+        MonitorError::Io {
+            monitor: self.name.clone(),
+            source,
+        }
+    }
+
+    fn foreign(&self, expected: &'static str, found: &Value) -> MonitorError {
+        MonitorError::Foreign {
+            monitor: self.name.clone(),
+            expected,
+            found: short(&found.to_string()),
+        }
+    }
+}
+
+/// What is left of a session. A timeout of 0 would be none.
+fn left(until: Instant) -> Duration {
+    let left = until.saturating_duration_since(Instant::now());
+    left.max(Duration::from_millis(1))
+}
+
+/// The beginning of what the other side says, safe for a log.
+fn short(text: &str) -> String {
+    plain(&text.chars().take(200).collect::<String>())
+}
+
+/// What is available and free, of statistics that are young and whole: what a guest does not tell is -1 as an unsigned number.
+fn young_statistics(statistics: &Value) -> Option<(u64, u64)> {
+    let updated = statistics.get("last-update")?.as_u64()?;
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .ok()?;
+    if updated + MAX_AGE < now.as_secs() {
+        return None;
+    }
+    let statistic = |name| {
+        statistics
+            .get("stats")?
+            .get(name)?
+            .as_u64()
+            .filter(|value| *value != u64::MAX)
+    };
+    Some((
+        statistic("stat-available-memory")?,
+        statistic("stat-free-memory")?,
+    ))
+}
+
+fn run_virsh(domain: &str, request: &str) -> std::io::Result<Vec<u8>> {
+    let mut child = Command::new("virsh")
+        .args([
+            "--quiet",
+            "--connect",
+            "qemu:///system",
+            "qemu-monitor-command",
+            "--",
+            domain,
+            request,
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let until = Instant::now() + VIRSH_TIMEOUT;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if Instant::now() > until {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(std::io::Error::new(
+                ErrorKind::TimedOut,
+                "virsh has not answered within 5 s",
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let (out, error) = output(&mut child)?;
+    if status.success() {
+        return Ok(out);
+    }
+    let error = short(&String::from_utf8_lossy(&error));
+    Err(std::io::Error::other(format!("virsh: {error}")))
+}
+
+fn output(child: &mut Child) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
+    let most = MAX_SESSION as u64;
+    let (mut out, mut error) = (Vec::new(), Vec::new());
+    if let Some(pipe) = child.stdout.take() {
+        pipe.take(most).read_to_end(&mut out)?;
+    }
+    if let Some(pipe) = child.stderr.take() {
+        pipe.take(most).read_to_end(&mut error)?;
+    }
+    Ok((out, error))
+}

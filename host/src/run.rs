@@ -1,0 +1,458 @@
+//! The daemon: a tick a quarter of a second.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use justitia_api::escape::plain;
+use justitia_api::units::bytes;
+use justitia_share::Weight;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use sd_notify::NotifyState;
+
+use crate::channel::Agent;
+use crate::config::Config;
+use crate::discover::{self, Found, Process};
+use crate::journal::{Journal, JournalError, MAX_VMS, Outcome};
+use crate::law::{Balloon, Decision, Host, Law, Order, Place, Plan, Report, Vm as LawVm, Why};
+use crate::status::{Socket, Status, Told, VmStatus};
+use crate::vm::{Common, Seen, Vm, lock};
+
+/// How often is decided.
+const TICK: Duration = Duration::from_millis(250);
+/// How often VMs are looked for.
+const DISCOVER: Duration = Duration::from_secs(5);
+/// At the end, balloons that could not be restored are tried again for so long.
+const RESTORE: Duration = Duration::from_secs(5);
+/// Decisions that are kept of a VM.
+const KEPT: usize = 16;
+/// A page of a guest, in which refaults are counted.
+const PAGE: u64 = justitia_share::PAGE_SIZE;
+
+/// Why `justitia host run` ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The journal cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The status socket, a signal, or the host's memory.
+    #[error("{what}: {source}")]
+    Io {
+        /// What.
+        what: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// Balloons are not as they were.
+    #[error(
+        "{0} balloons could not be restored: `justitia host reset` tries again, while their VMs run"
+    )]
+    NotRestored(usize),
+}
+
+/// How it runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is configured.
+    pub config: Config,
+    /// Where the journal and the socket are.
+    pub directory: PathBuf,
+    /// Nothing is changed, and no guest is asked to give.
+    pub observe: bool,
+}
+
+/// A VM, and what was decided of it.
+#[derive(Debug)]
+struct Managed {
+    vm: Vm,
+    weight: Weight,
+    minimum: u64,
+    asked: u64,
+    given: u64,
+    decisions: VecDeque<(u64, String)>,
+}
+
+#[derive(Debug)]
+struct Daemon {
+    options: Options,
+    common: Common,
+    law: Law,
+    vms: BTreeMap<Process, Managed>,
+    plan: Plan,
+    /// The processes of the last plan, in its order.
+    planned: Vec<Process>,
+    memory: (u64, u64),
+    discovered: Option<Instant>,
+}
+
+/// Runs until a signal asks it to stop; then restores every balloon.
+///
+/// # Errors
+/// If it cannot start, the host's memory cannot be read, or balloons could not be restored.
+pub fn run(options: Options) -> Result<(), RunError> {
+    let mut journal = Journal::open(&options.directory)?;
+    log_restored(&journal.restore_all()?);
+    let io = |what: &str| {
+        let what = what.to_owned();
+        move |source| RunError::Io { what, source }
+    };
+    let socket = Socket::listen(&options.directory).map_err(io("the status socket"))?;
+    let stop = stop_signals().map_err(io("signals"))?;
+    let mut daemon = Daemon {
+        common: Common {
+            journal: Arc::new(Mutex::new(journal)),
+            clock: Instant::now(),
+            observe: options.observe,
+        },
+        options,
+        law: Law::default(),
+        vms: BTreeMap::new(),
+        plan: Plan::default(),
+        planned: Vec::new(),
+        memory: (0, 0),
+        discovered: None,
+    };
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let ended = loop {
+        let begun = Instant::now();
+        if let Err(error) = daemon.tick() {
+            break Err(error);
+        }
+        socket.answer(|| daemon.status());
+        let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+        if stop.wait(TICK.saturating_sub(begun.elapsed())) {
+            break Ok(());
+        }
+    };
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    ended.and(daemon.end())
+}
+
+/// Restores what a killed `justitia host run` has left; with `dry_run` only says what that is.
+///
+/// # Errors
+/// If the journal cannot be used.
+pub fn reset(
+    directory: &Path,
+    dry_run: bool,
+) -> Result<Vec<(String, Option<Outcome>)>, JournalError> {
+    let mut journal = Journal::open(directory)?;
+    let say = |name: &str, balloon: u64| format!("{}: {}", plain(name), bytes(balloon));
+    if dry_run {
+        let entries = journal.entries().iter();
+        return Ok(entries
+            .map(|entry| (say(&entry.name, entry.balloon), None))
+            .collect());
+    }
+    let restored = journal.restore_all()?.into_iter();
+    Ok(restored
+        .map(|(entry, outcome)| (say(&entry.name, entry.balloon), Some(outcome)))
+        .collect())
+}
+
+fn log_restored(restored: &[(crate::journal::Entry, Outcome)]) {
+    for (entry, outcome) in restored {
+        match outcome {
+            Outcome::Restored => tracing::info!(
+                vm = entry.name,
+                balloon = entry.balloon,
+                "its balloon was restored"
+            ),
+            Outcome::Gone => tracing::info!(vm = entry.name, "it ended with its balloon changed"),
+            Outcome::Failed(error) => {
+                tracing::error!(vm = entry.name, %error, "its balloon was not restored")
+            }
+        }
+    }
+}
+
+/// A socket that becomes readable by a signal.
+struct Stop(UnixStream, Arc<AtomicBool>);
+
+fn stop_signals() -> std::io::Result<Stop> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let (read, write) = UnixStream::pair()?;
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    Ok(Stop(read, flag))
+}
+
+impl Stop {
+    fn wait(&self, timeout: Duration) -> bool {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        let _ = poll(&mut fds, Timespec::try_from(timeout).ok().as_ref());
+        self.1.load(Ordering::Relaxed)
+    }
+}
+
+impl Daemon {
+    fn tick(&mut self) -> Result<(), RunError> {
+        let now = self.common.now();
+        self.memory = memory().map_err(|source| RunError::Io {
+            what: "the host's memory, /proc/meminfo".to_owned(),
+            source,
+        })?;
+        if self.discovered.is_none_or(|at| at.elapsed() >= DISCOVER) {
+            self.discover();
+            self.discovered = Some(Instant::now());
+        }
+        self.vms.retain(|_, managed| !managed.vm.seen().is_gone);
+        let mut seen = Vec::new();
+        for (process, managed) in &mut self.vms {
+            let answers = std::mem::take(&mut managed.vm.seen().answers);
+            for given in answers {
+                managed.given += given;
+                self.law.answered(now, id(*process), given);
+            }
+            let vm = view(*process, managed, &managed.vm.seen());
+            seen.push((*process, vm));
+        }
+        let (total, available) = self.memory;
+        let host = Host {
+            available,
+            headroom: self.options.config.headroom.of(total),
+        };
+        let (processes, vms): (Vec<Process>, Vec<LawVm>) = seen.into_iter().unzip();
+        self.plan = self.law.decide(now, host, &vms);
+        self.planned = processes;
+        self.act(now);
+        Ok(())
+    }
+
+    fn act(&mut self, now: u64) {
+        for (process, place) in self.planned.iter().zip(&self.plan.places) {
+            let Some(managed) = self.vms.get_mut(process) else {
+                continue;
+            };
+            let balloons = managed.vm.seen().target.is_some();
+            let excess = managed.vm.seen().resident > place.entitled;
+            managed.vm.look(balloons || (!place.heeds && excess));
+            let decision = self
+                .plan
+                .decisions
+                .iter()
+                .find(|decision| decision.vm == place.vm);
+            let Some(decision) = decision else {
+                continue;
+            };
+            let what = words(decision, place);
+            tracing::debug!(vm = managed.vm.found.name, "{what}");
+            if managed.decisions.len() == KEPT {
+                managed.decisions.pop_front();
+            }
+            managed.decisions.push_back((now, what));
+            if self.options.observe {
+                continue;
+            }
+            if let Order::Reclaim(bytes) = decision.order {
+                managed.asked += bytes;
+            }
+            managed.vm.order(decision.order);
+        }
+    }
+
+    fn discover(&mut self) {
+        for found in discover::vms() {
+            if self.vms.contains_key(&found.process) || self.vms.len() >= MAX_VMS {
+                continue;
+            }
+            let named = self
+                .options
+                .config
+                .vms
+                .iter()
+                .any(|vm| vm.name == found.name);
+            if !named && !self.options.config.discover {
+                continue;
+            }
+            let (found, weight, minimum) = configured(found, &self.options.config);
+            if found.qmp.is_none() && found.channel.is_none() && !found.libvirt {
+                tracing::debug!(
+                    vm = found.name,
+                    "neither a monitor nor a channel was found: it is left alone"
+                );
+            }
+            tracing::info!(vm = found.name, pid = found.process.pid, weight = weight.get(), qmp = ?found.qmp, channel = ?found.channel, "a VM");
+            let process = found.process;
+            match Vm::start(found, self.common.clone()) {
+                Ok(vm) => {
+                    let managed = Managed {
+                        vm,
+                        weight,
+                        minimum,
+                        asked: 0,
+                        given: 0,
+                        decisions: VecDeque::new(),
+                    };
+                    self.vms.insert(process, managed);
+                }
+                Err(error) => tracing::warn!(%error, "the VM is not looked at"),
+            }
+        }
+    }
+
+    /// Ends the threads, then restores.
+    fn end(&mut self) -> Result<(), RunError> {
+        for managed in self.vms.values() {
+            managed.vm.stop();
+        }
+        self.vms.clear();
+        let until = Instant::now() + RESTORE;
+        loop {
+            let restored = lock(&self.common.journal).restore_all()?;
+            log_restored(&restored);
+            let failed = restored
+                .iter()
+                .filter(|(_, outcome)| matches!(outcome, Outcome::Failed(_)))
+                .count();
+            if failed == 0 {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(RunError::NotRestored(failed));
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    fn status(&self) -> Status {
+        let now = self.common.now();
+        let places = self.planned.iter().zip(&self.plan.places);
+        let vms = places.filter_map(|(process, place)| {
+            self.vms
+                .get(process)
+                .map(|managed| vm_status(now, *process, managed, place))
+        });
+        let (total, available) = self.memory;
+        Status {
+            observe: self.options.observe,
+            total,
+            available,
+            headroom: self.options.config.headroom.of(total),
+            capacity: self.plan.capacity,
+            shortage: self.plan.shortage,
+            urgent: self.plan.urgent,
+            vms: vms.collect(),
+        }
+    }
+}
+
+/// `MemTotal` and `MemAvailable`, bytes.
+fn memory() -> std::io::Result<(u64, u64)> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib << 10)
+    };
+    let both = field("MemTotal:").zip(field("MemAvailable:"));
+    both.ok_or_else(|| {
+        std::io::Error::other("expected MemTotal and MemAvailable in kB, found neither")
+    })
+}
+
+/// The VM as it is configured.
+fn configured(mut found: Found, config: &Config) -> (Found, Weight, u64) {
+    let Some(vm) = config.vms.iter().find(|vm| vm.name == found.name) else {
+        let weight = found.weight;
+        return (found, weight, 0);
+    };
+    found.qmp = vm.qmp.clone().or(found.qmp);
+    found.channel = vm.channel.clone().or(found.channel);
+    let weight = vm.weight.unwrap_or(found.weight);
+    (found, weight, vm.min)
+}
+
+const fn id(process: Process) -> u64 {
+    // One process a PID at a time.
+    process.pid as u64
+}
+
+/// What the law sees of it.
+fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
+    let original = seen.original.unwrap_or(managed.vm.found.ram);
+    let balloon = seen.balloon.as_ref().map(|balloon| Balloon {
+        actual: balloon.actual,
+        target: seen.target.unwrap_or(original),
+        deflates_on_oom: balloon.deflates_on_oom,
+        available: balloon.statistics.map(|(available, _)| available),
+        free: balloon.statistics.map_or(0, |(_, free)| free),
+    });
+    LawVm {
+        id: id(process),
+        weight: managed.weight,
+        minimum: managed.minimum,
+        ram: original.min(managed.vm.found.ram),
+        resident: seen.resident,
+        balloon,
+        guest: seen.report.map(|(at, state)| Report {
+            at,
+            available: state.available,
+            used: state.total.saturating_sub(state.free),
+            unreclaimable: state.unreclaimable,
+            worth: state.worth,
+            refaulted: state.refaults.saturating_mul(PAGE),
+            stalled_us: state.psi_some_us,
+        }),
+    }
+}
+
+fn words(decision: &Decision, place: &Place) -> String {
+    let what = match decision.order {
+        Order::Reclaim(amount) => format!("give back {}", bytes(amount)),
+        Order::Balloon(left) => format!("balloon: leave {}", bytes(left)),
+    };
+    let why = match decision.why {
+        Why::Idle => {
+            "the host lacks memory; it holds cache beyond its entitlement that is not worth having"
+        }
+        Why::Excess => "the host lacks memory; it holds more than its entitlement",
+        Why::Unheeded => {
+            "the host lacks memory; it holds more than its entitlement, and its guest gives nothing when it is asked"
+        }
+        Why::Distress => "its guest lacks memory: all is given back",
+        Why::Spare => "it is entitled to more, or the host has memory to spare",
+    };
+    format!("{what} (entitled to {}): {why}", bytes(place.entitled))
+}
+
+fn vm_status(now: u64, process: Process, managed: &Managed, place: &Place) -> VmStatus {
+    let seen = managed.vm.seen().clone();
+    let vm = view(process, managed, &seen);
+    let told = managed.decisions.iter().map(|(at, what)| Told {
+        age_s: now.saturating_sub(*at) / 1000,
+        what: what.clone(),
+    });
+    VmStatus {
+        name: plain(&managed.vm.found.name),
+        pid: process.pid,
+        weight: managed.weight.get(),
+        minimum: managed.minimum,
+        ram: vm.ram,
+        resident: vm.resident,
+        share: place.share,
+        entitled: place.entitled,
+        in_use: place.in_use,
+        working_set: place.working_set,
+        floor: place.floor,
+        paused_ms: place.paused_ms,
+        heeds: place.heeds,
+        distress: place.distress,
+        agent: seen.agent.unwrap_or(Agent::None),
+        wrong: seen.wrong,
+        reported: seen.report.map(|(_, state)| (state.available, state.worth)),
+        balloon: vm.balloon.map(|balloon| (balloon.actual, balloon.target)),
+        deflates_on_oom: vm.balloon.is_some_and(|balloon| balloon.deflates_on_oom),
+        monitor_error: seen.monitor_error,
+        asked: managed.asked,
+        given: managed.given,
+        decisions: told.collect(),
+    }
+}

@@ -1,0 +1,164 @@
+//! What is told of a running `justitia host run`, and the socket that tells it: connect, read one JSON document.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::channel::{Agent, Wrong};
+
+/// The name of the socket in the directory of the journal.
+pub const SOCKET: &str = "status.sock";
+/// The longest answer, bytes.
+const MAX_ANSWER: u64 = 4 << 20;
+/// A client that does not read is cut off; a daemon that does not answer is given up.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Clients that are answered at one turn.
+const MAX_CLIENTS: usize = 8;
+
+/// The host, and its VMs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Nothing is changed.
+    pub observe: bool,
+    /// `MemTotal` of the host, bytes, as all amounts here.
+    pub total: u64,
+    /// `MemAvailable`.
+    pub available: u64,
+    /// What is to stay available.
+    pub headroom: u64,
+    /// What is divided among the VMs.
+    pub capacity: u64,
+    /// What the host lacks, growth of the next seconds included, and without what is on its way.
+    pub shortage: u64,
+    /// The host would swap within seconds.
+    pub urgent: bool,
+    /// The VMs.
+    pub vms: Vec<VmStatus>,
+}
+
+/// A VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmStatus {
+    /// Its name.
+    pub name: String,
+    /// Its QEMU process.
+    pub pid: u32,
+    /// Its weight.
+    pub weight: u64,
+    /// What it may keep before anything is divided.
+    pub minimum: u64,
+    /// The memory that its guest has without a balloon of ours.
+    pub ram: u64,
+    /// What it holds of the host's memory.
+    pub resident: u64,
+    /// Its share by weight if all VMs wanted everything.
+    pub share: u64,
+    /// What it is entitled to now.
+    pub entitled: u64,
+    /// What counts as in use.
+    pub in_use: u64,
+    /// What counts as its working set.
+    pub working_set: u64,
+    /// What a step that hurt has shown that it needs.
+    pub floor: u64,
+    /// For how long it is not asked, milliseconds.
+    pub paused_ms: u64,
+    /// It gives when it is asked.
+    pub heeds: bool,
+    /// Its guest lacks memory.
+    pub distress: bool,
+    /// Its agent.
+    pub agent: Agent,
+    /// What was wrong with what its agent said.
+    pub wrong: Wrong,
+    /// What its agent says is available and what cache is worth having.
+    pub reported: Option<(u64, u64)>,
+    /// What its balloon leaves to it, and is asked to leave.
+    pub balloon: Option<(u64, u64)>,
+    /// The guest takes back from the balloon what it needs.
+    pub deflates_on_oom: bool,
+    /// Why its monitor is of no use.
+    pub monitor_error: Option<String>,
+    /// What it was asked for, and what it gave.
+    pub asked: u64,
+    /// What its agent gave.
+    pub given: u64,
+    /// The last decisions, the newest last.
+    pub decisions: Vec<Told>,
+}
+
+/// A decision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// Seconds since it was made.
+    pub age_s: u64,
+    /// In words.
+    pub what: String,
+}
+
+/// The socket; removed when dropped.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Listens in this directory, whose journal is locked: a socket there is a dead one.
+    ///
+    /// # Errors
+    /// If it cannot listen.
+    pub fn listen(directory: &Path) -> std::io::Result<Self> {
+        let path = directory.join(SOCKET);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        // The directory is the owner's alone.
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, path })
+    }
+
+    /// Answers who waits.
+    pub fn answer(&self, status: impl Fn() -> Status) {
+        for _ in 0..MAX_CLIENTS {
+            let Ok((client, _)) = self.listener.accept() else {
+                return;
+            };
+            let text = serde_json::to_vec(&status()).unwrap_or_default();
+            let tell = move || tell(client, &text);
+            let thread = std::thread::Builder::new().name("status-client".into());
+            let _ = thread.spawn(tell);
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn tell(mut client: UnixStream, text: &[u8]) {
+    let _ = client.set_nonblocking(false);
+    let _ = client.set_write_timeout(Some(TIMEOUT));
+    let _ = client.write_all(text);
+}
+
+/// Asks the daemon whose directory this is.
+///
+/// # Errors
+/// If none runs, or its answer is not understood.
+pub fn ask(directory: &Path) -> std::io::Result<Status> {
+    let client = UnixStream::connect(directory.join(SOCKET))?;
+    client.set_read_timeout(Some(TIMEOUT))?;
+    let mut text = Vec::new();
+    client.take(MAX_ANSWER).read_to_end(&mut text)?;
+    serde_json::from_slice(&text).map_err(std::io::Error::other)
+}

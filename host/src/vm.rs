@@ -1,0 +1,328 @@
+//! One VM: a thread that looks at it, asks its agent, and sets its balloon. A VM that hangs holds up nothing but its thread.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use justitia_memory_protocol::State;
+
+use crate::channel::{Agent, Channel, Wrong};
+use crate::discover::{Found, resident, runs};
+use crate::journal::Journal;
+use crate::law::{Order, WITHIN_MS};
+use crate::monitor::{BalloonState, Monitor, MonitorError};
+
+/// How often the VM is looked at.
+const TURN: Duration = Duration::from_millis(100);
+/// How often the balloon is looked at where it matters, milliseconds, and where it does not.
+const LOOK_MS: u64 = 500;
+const LOOK_SELDOM_MS: u64 = 10_000;
+/// After a failure the monitor or the channel is tried again after so long, milliseconds.
+const RETRY_MS: u64 = 5000;
+/// The balloon's statistics are made so often while they are needed, seconds.
+const STATISTICS_EVERY: u64 = 1;
+
+/// What is seen of a VM.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Its process has ended.
+    pub(crate) is_gone: bool,
+    pub(crate) resident: u64,
+    /// What the balloon left before it was changed here.
+    pub(crate) original: Option<u64>,
+    /// What it was asked to leave.
+    pub(crate) target: Option<u64>,
+    pub(crate) balloon: Option<BalloonState>,
+    pub(crate) monitor_error: Option<String>,
+    /// The last report, and when it came.
+    pub(crate) report: Option<(u64, State)>,
+    pub(crate) agent: Option<Agent>,
+    pub(crate) wrong: Wrong,
+    /// Answers to requests that the law does not know yet: bytes.
+    pub(crate) answers: Vec<u64>,
+}
+
+/// A VM and its thread.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    pub(crate) found: Found,
+    seen: Arc<Mutex<Seen>>,
+    orders: SyncSender<Order>,
+    /// Statistics are needed: its agent does not heed, or it has none.
+    look: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What all VMs have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Common {
+    pub(crate) journal: Arc<Mutex<Journal>>,
+    pub(crate) clock: Instant,
+    pub(crate) observe: bool,
+}
+
+impl Common {
+    pub(crate) fn now(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// What a panic of another thread leaves is whole here: each field stands for itself.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Vm {
+    /// Begins to look at it.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub(crate) fn start(found: Found, common: Common) -> std::io::Result<Self> {
+        // One order a tick, which takes as long as a monitor's answer at most: what does not fit is decided anew.
+        let (orders, receiver) = sync_channel(2);
+        let seen = Arc::new(Mutex::new(Seen {
+            resident: resident(found.process.pid).unwrap_or(0),
+            ..Seen::default()
+        }));
+        let (look, stop) = (Arc::default(), Arc::default());
+        let worker = Worker {
+            monitor: match &found.qmp {
+                Some(path) => Some(Monitor::Socket(path.clone())),
+                None => found.libvirt.then(|| Monitor::Libvirt(found.name.clone())),
+            },
+            found: found.clone(),
+            common,
+            seen: Arc::clone(&seen),
+            look: Arc::clone(&look),
+            stop: Arc::clone(&stop),
+            channel: None,
+            next_id: 0,
+            connect_at: 0,
+            look_at: 0,
+            was_needed: false,
+        };
+        let thread = std::thread::Builder::new().name("vm".into());
+        let thread = thread.spawn(move || worker.run(&receiver))?;
+        Ok(Self {
+            found,
+            seen,
+            orders,
+            look,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
+        lock(&self.seen)
+    }
+
+    /// Whether the balloon's statistics are needed.
+    pub(crate) fn look(&self, needed: bool) {
+        self.look.store(needed, Ordering::Relaxed);
+    }
+
+    /// Has an order carried out, if the thread is not busy with others.
+    pub(crate) fn order(&self, order: Order) {
+        let _ = self.orders.try_send(order);
+    }
+
+    /// Asks the thread to end.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Worker {
+    found: Found,
+    common: Common,
+    monitor: Option<Monitor>,
+    seen: Arc<Mutex<Seen>>,
+    look: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    channel: Option<Channel>,
+    next_id: u64,
+    /// When the channel may be connected to.
+    connect_at: u64,
+    /// When the balloon is looked at.
+    look_at: u64,
+    /// Whether its statistics were needed at the last turn.
+    was_needed: bool,
+}
+
+impl Worker {
+    fn run(mut self, orders: &Receiver<Order>) {
+        while !self.stop.load(Ordering::Relaxed) {
+            if !runs(self.found.process) {
+                lock(&self.seen).is_gone = true;
+                return;
+            }
+            let held = resident(self.found.process.pid).unwrap_or(0);
+            lock(&self.seen).resident = held;
+            self.listen();
+            self.look_at_balloon();
+            match orders.recv_timeout(TURN) {
+                Ok(order) => self.carry_out(order),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// One turn of the channel.
+    fn listen(&mut self) {
+        let now = self.common.now();
+        if self.channel.is_none()
+            && self.connect_at <= now
+            && let Some(path) = &self.found.channel
+        {
+            self.connect_at = now + RETRY_MS;
+            match Channel::connect(path, now, self.next_id) {
+                Ok(channel) => self.channel = Some(channel),
+                Err(error) => {
+                    tracing::debug!(vm = self.found.name, %error, "the channel to the guest's agent")
+                }
+            }
+        }
+        let Some(channel) = &mut self.channel else {
+            lock(&self.seen).agent = Some(Agent::None);
+            return;
+        };
+        let turn = channel.turn(now, self.found.ram);
+        self.next_id = channel.next_id();
+        let mut seen = lock(&self.seen);
+        let agent = channel.agent(now);
+        if seen.agent != Some(agent) && agent == Agent::Ignored {
+            tracing::warn!(vm = self.found.name, wrong = ?channel.wrong(), "the guest's agent says what cannot be, or too much: it is not \
+                 listened to for a minute");
+        }
+        seen.agent = Some(agent);
+        seen.wrong = channel.wrong();
+        seen.report = channel.state(now);
+        match turn {
+            Ok(answer) => seen.answers.extend(answer.map(|answer| answer.bytes)),
+            Err(error) => {
+                tracing::debug!(vm = self.found.name, %error, "the channel to the guest's agent is closed");
+                seen.report = None;
+                self.channel = None;
+            }
+        }
+    }
+
+    fn look_at_balloon(&mut self) {
+        let now = self.common.now();
+        let needed = self.look.load(Ordering::Relaxed);
+        let soon = needed && !std::mem::replace(&mut self.was_needed, needed);
+        let due = self.look_at <= now || soon;
+        let Some(monitor) = self.monitor.clone().filter(|_| due) else {
+            return;
+        };
+        let looked = self.balloon(&monitor, needed);
+        let mut seen = lock(&self.seen);
+        match looked {
+            Ok(balloon) => {
+                self.look_at = now + if needed { LOOK_MS } else { LOOK_SELDOM_MS };
+                // Whoever else sets it, it is theirs while it is not ours.
+                if seen.target.is_none() {
+                    seen.original = Some(balloon.actual);
+                }
+                seen.balloon = Some(balloon);
+                seen.monitor_error = None;
+            }
+            Err(error) => {
+                self.look_at = now + RETRY_MS;
+                seen.balloon = None;
+                let error = error.to_string();
+                if seen.monitor_error.as_ref() != Some(&error) {
+                    tracing::warn!(vm = self.found.name, "{error}");
+                }
+                seen.monitor_error = Some(error);
+            }
+        }
+    }
+
+    fn balloon(&self, monitor: &Monitor, needed: bool) -> Result<BalloonState, MonitorError> {
+        let device = lock(&self.seen)
+            .balloon
+            .as_ref()
+            .and_then(|balloon| balloon.device.clone());
+        let mut session = monitor.session()?;
+        let balloon = session.balloon(device.as_deref())?;
+        if needed
+            && !self.common.observe
+            && balloon.interval == 0
+            && let Some(device) = &balloon.device
+            && self.note(monitor, &balloon)
+        {
+            session.set_interval(device, STATISTICS_EVERY)?;
+        }
+        Ok(balloon)
+    }
+
+    /// Notes in the journal what a balloon is. Says whether it may be changed.
+    fn note(&self, monitor: &Monitor, balloon: &BalloonState) -> bool {
+        let original = lock(&self.seen).original.unwrap_or(balloon.actual);
+        let statistics = balloon
+            .device
+            .clone()
+            .map(|device| (device, balloon.interval));
+        let noted = lock(&self.common.journal).add(
+            self.found.process,
+            &self.found.name,
+            monitor,
+            original,
+            statistics,
+        );
+        if let Err(error) = &noted {
+            tracing::warn!(vm = self.found.name, %error, "its balloon is not changed");
+        }
+        noted.is_ok()
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        let now = self.common.now();
+        match order {
+            Order::Reclaim(bytes) => {
+                let within_ms = u32::try_from(WITHIN_MS).unwrap_or(u32::MAX);
+                let asked = self
+                    .channel
+                    .as_mut()
+                    .map(|channel| channel.reclaim(now, bytes, within_ms));
+                if let Some(Err(error)) = asked {
+                    tracing::debug!(vm = self.found.name, %error, "the channel to the guest's agent is closed");
+                    self.channel = None;
+                }
+            }
+            Order::Balloon(target) => {
+                let Some(monitor) = self.monitor.clone() else {
+                    return;
+                };
+                let known = lock(&self.seen).balloon.clone();
+                if !known.is_some_and(|balloon| self.note(&monitor, &balloon)) {
+                    return;
+                }
+                // Noted before: from now on it is not as it was.
+                lock(&self.seen).target = Some(target);
+                self.look_at = 0;
+                let set = monitor
+                    .session()
+                    .and_then(|mut session| session.set_balloon(target));
+                if let Err(error) = set {
+                    tracing::warn!(vm = self.found.name, "{error}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The daemon beside real QEMU processes, with monitors and agents of all manners.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod daemon {
+    pub(crate) mod peers;
+}
+
+use std::path::Path;
+
+use justitia_host::channel::Agent;
+use justitia_host::config::Config;
+use justitia_host::journal::Outcome;
+use justitia_host::monitor::{Monitor, MonitorError};
+use justitia_host::run::{Options, reset, run};
+
+use daemon::peers::{Daemon, MIB, Manner, Qemu, RAM, agent, monitor, own, wait_until};
+
+/// More than any host has: each VM holds more than it is entitled to.
+const SHORT: &str = "headroom = \"1000TiB\"\n";
+
+fn vm(name: &str, directory: &Path, keys: &[&str]) -> String {
+    let own = own(name);
+    let keys = keys.iter().map(|key| {
+        let path = directory.join(format!("{name}.{key}"));
+        format!("{key} = \"{}\"\n", path.display())
+    });
+    format!("[[vm]]\nname = \"{own}\"\n{}", keys.collect::<String>())
+}
+
+/// Not a test: the daemon, for the others.
+#[test]
+#[ignore = "started by others"]
+fn daemon_itself() {
+    let Some(directory) = std::env::var_os("JUSTITIA_HOST_DIRECTORY") else {
+        return;
+    };
+    let config = std::env::var_os("JUSTITIA_HOST_CONFIG").unwrap();
+    run(Options {
+        config: Config::load(Some(config.as_ref())).unwrap(),
+        directory: directory.into(),
+        observe: std::env::var("JUSTITIA_HOST_OBSERVE").unwrap() == "1",
+    })
+    .unwrap();
+}
+
+fn kills(times: usize) {
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("killed", None);
+    let balloon = monitor(&directory.path().join("killed.qmp"));
+    let config = SHORT.to_owned() + &vm("killed", directory.path(), &["qmp"]);
+    for time in 0..times {
+        let mut daemon = Daemon::start(directory.path(), &config, false);
+        // At another moment each time: before the first step, while it goes on, and after the last.
+        let moved = RAM - (time as u64 % 4) * 2 * MIB;
+        wait_until("the balloon moves", || {
+            balloon.lock().unwrap().actual <= moved
+        });
+        daemon.kill();
+        if time % 2 == 0 {
+            let outcomes = reset(&daemon.directory, false).unwrap();
+            let restored = outcomes
+                .iter()
+                .all(|(_, outcome)| matches!(outcome, Some(Outcome::Restored)));
+            assert!(restored, "{outcomes:?}");
+        } else {
+            // The next start restores, then it moves on.
+            let mut next = Daemon::start(directory.path(), "headroom = \"1MiB\"\n", false);
+            wait_until("it is restored", || balloon.lock().unwrap().actual == RAM);
+            next.stop();
+        }
+        let now = balloon.lock().unwrap();
+        assert_eq!((now.actual, now.interval), (RAM, 0), "kill {time}");
+        assert!(!daemon.directory.join("balloons").exists());
+    }
+}
+
+#[test]
+fn balloons_are_restored_after_kills() {
+    kills(3);
+}
+
+#[test]
+#[ignore = "a minute: make test-vms"]
+fn balloons_are_restored_after_fifty_kills() {
+    kills(50);
+}
+
+#[test]
+fn a_stop_signal_restores() {
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("stopped", None);
+    let balloon = monitor(&directory.path().join("stopped.qmp"));
+    let config = SHORT.to_owned() + &vm("stopped", directory.path(), &["qmp"]);
+    let mut daemon = Daemon::start(directory.path(), &config, false);
+    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+    daemon.stop();
+    let now = balloon.lock().unwrap();
+    assert_eq!((now.actual, now.interval), (RAM, 0));
+}
+
+#[test]
+fn a_guest_in_need_gets_its_balloon_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("needy", None);
+    let balloon = monitor(&directory.path().join("needy.qmp"));
+    let config = SHORT.to_owned() + &vm("needy", directory.path(), &["qmp"]);
+    let daemon = Daemon::start(directory.path(), &config, false);
+    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+    balloon.lock().unwrap().available = 0;
+    wait_until("all is given back", || {
+        balloon.lock().unwrap().actual == RAM
+    });
+    let vm = daemon.vm("needy").unwrap();
+    let told = |what: &str| {
+        vm.decisions
+            .iter()
+            .any(|decision| decision.what.contains(what))
+    };
+    assert!(told("its guest lacks memory"), "{vm:?}");
+}
+
+#[test]
+fn observing_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("observed", None);
+    let balloon = monitor(&directory.path().join("observed.qmp"));
+    let asked = agent(&directory.path().join("observed.channel"), Manner::Honest);
+    // Its statistics are made for someone else.
+    balloon.lock().unwrap().interval = 5;
+    let config = SHORT.to_owned() + &vm("observed", directory.path(), &["qmp", "channel"]);
+    let mut daemon = Daemon::start(directory.path(), &config, true);
+    wait_until("it would ask", || {
+        daemon
+            .vm("observed")
+            .is_some_and(|vm| !vm.decisions.is_empty())
+    });
+    assert!(daemon.status().observe);
+    daemon.stop();
+    assert_eq!(
+        (balloon.lock().unwrap().changes, *asked.lock().unwrap()),
+        (0, 0)
+    );
+}
+
+#[test]
+fn agents_of_all_manners_harm_nobody() {
+    use Manner::{Floods, Honest, Lies, LongLines, Nonsense, Replays, Silent};
+    let directory = tempfile::tempdir().unwrap();
+    let manners = [Honest, Silent, Lies, Floods, LongLines, Replays, Nonsense];
+    let mut config = SHORT.to_owned();
+    let mut vms = Vec::new();
+    for manner in manners {
+        let name = format!("{manner:?}");
+        let balloon = monitor(&directory.path().join(format!("{name}.qmp")));
+        let asked = agent(&directory.path().join(format!("{name}.channel")), manner);
+        config += &vm(&name, directory.path(), &["qmp", "channel"]);
+        vms.push((manner, Qemu::start(&name, None), balloon, asked));
+    }
+    let daemon = Daemon::start(directory.path(), &config, false);
+    let of = |manner: Manner| daemon.vm(&format!("{manner:?}"));
+    let wrong = |manner| of(manner).map(|vm| vm.wrong).unwrap_or_default();
+    wait_until("a lie is seen", || {
+        of(Lies).is_some_and(|vm| vm.agent == Agent::Ignored && vm.wrong.impossible > 0)
+    });
+    wait_until("a flood is seen", || {
+        of(Floods).is_some_and(|vm| vm.agent == Agent::Ignored && vm.wrong.floods > 0)
+    });
+    wait_until("long lines are dropped", || wrong(LongLines).too_long > 0);
+    wait_until("replays are dropped", || wrong(Replays).unasked > 2);
+    wait_until("nonsense is dropped", || wrong(Nonsense).malformed > 2);
+    wait_until("silence is seen", || {
+        of(Silent).is_some_and(|vm| vm.agent == Agent::Silent)
+    });
+    for (manner, _, balloon, asked) in &vms {
+        // Who answers is asked. The others count as guests without an agent; so do long lines, when they are many.
+        let is_asked = || *asked.lock().unwrap() > 0;
+        let moves = || balloon.lock().unwrap().actual < RAM;
+        let come = || match manner {
+            Honest | Replays | Nonsense => is_asked(),
+            Silent | Lies | Floods => moves(),
+            LongLines => is_asked() || moves(),
+        };
+        wait_until(&format!("memory of {manner:?} is taken"), come);
+    }
+    let held = daemon.resident();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(daemon.resident() < held + 16 * MIB, "the flood is not kept");
+}
+
+#[test]
+fn what_qemu_says_of_a_balloon_is_understood() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("real.qmp");
+    let _qemu = Qemu::start("real", Some(&path));
+    let monitor = Monitor::Socket(path);
+    let mut session = monitor.session().unwrap();
+    let balloon = session.balloon(None).unwrap();
+    assert_eq!(balloon.actual, RAM);
+    assert!(balloon.deflates_on_oom && balloon.reports_free_pages);
+    let device = balloon.device.unwrap();
+    assert_eq!(device, "/machine/peripheral/b");
+    session.set_interval(&device, 3).unwrap();
+    session.set_balloon(RAM / 2).unwrap();
+    assert_eq!(session.balloon(Some(&device)).unwrap().interval, 3);
+    let refused = session.set_balloon(u64::MAX).unwrap_err();
+    assert!(matches!(refused, MonitorError::Refused { .. }), "{refused}");
+}
+
+#[test]
+fn a_monitor_that_another_has_is_told_and_no_obstacle() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("busy.qmp");
+    let _qemu = Qemu::start("busy", Some(&path));
+    let other = Monitor::Socket(path.clone()).session().unwrap();
+    let daemon = Daemon::start(directory.path(), &vm("busy", directory.path(), &[]), false);
+    wait_until("it is told", || {
+        let vm = daemon.vm("busy");
+        vm.and_then(|vm| vm.monitor_error)
+            .is_some_and(|error| error.contains("serves one client"))
+    });
+    drop(other);
+    wait_until("it is used when it is free", || {
+        daemon
+            .vm("busy")
+            .is_some_and(|vm| vm.balloon == Some((RAM, RAM)))
+    });
+}
+
+#[test]
+fn a_qemu_that_dies_is_forgotten() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut qemu = Qemu::start("mortal", None);
+    let balloon = monitor(&directory.path().join("mortal.qmp"));
+    let config = SHORT.to_owned() + &vm("mortal", directory.path(), &["qmp"]);
+    let mut daemon = Daemon::start(directory.path(), &config, false);
+    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+    qemu.0.kill().unwrap();
+    qemu.0.wait().unwrap();
+    wait_until("it is gone", || daemon.vm("mortal").is_none());
+    let left = balloon.lock().unwrap().actual;
+    daemon.stop();
+    // Nobody sets the balloon of what may be another VM by now.
+    assert_eq!(balloon.lock().unwrap().actual, left);
+    assert!(!daemon.directory.join("balloons").exists());
+}

@@ -1,0 +1,302 @@
+//! What the daemon talks to: QEMU processes that run no guest, monitors and agents that are threads of the test.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use justitia_host::status::{Status, VmStatus, ask};
+use justitia_memory_protocol::{Answer, Body, Reclaimed, Request, State, encode};
+use serde_json::{Value, json};
+
+pub(crate) const MIB: u64 = 1 << 20;
+/// The memory of each VM.
+pub(crate) const RAM: u64 = 512 * MIB;
+/// How long something may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn wait_until(what: &str, mut come: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !come() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The name of a VM of these tests: others may run them at the same time.
+pub(crate) fn own(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+/// A QEMU process with a stopped machine; killed when dropped.
+pub(crate) struct Qemu(pub(crate) Child);
+
+impl Qemu {
+    pub(crate) fn start(name: &str, qmp: Option<&Path>) -> Self {
+        let mut command = Command::new("qemu-system-x86_64");
+        command.args([
+            "-S",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-accel",
+            "tcg",
+            "-m",
+            "512",
+        ]);
+        command.args(["-name", &format!("guest={}", own(name))]);
+        command.args([
+            "-device",
+            "virtio-balloon-pci,id=b,deflate-on-oom=on,free-page-reporting=on",
+        ]);
+        if let Some(path) = qmp {
+            command
+                .arg("-qmp")
+                .arg(format!("unix:{},server=on,wait=off", path.display()));
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let qemu = Self(child);
+        if let Some(path) = qmp {
+            wait_until("QEMU listens", || path.exists());
+        }
+        qemu
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A balloon whose guest follows at once.
+#[derive(Debug)]
+pub(crate) struct Balloon {
+    pub(crate) actual: u64,
+    pub(crate) interval: u64,
+    /// Commands that change something.
+    pub(crate) changes: u64,
+    /// What its guest has available.
+    pub(crate) available: u64,
+}
+
+/// A monitor that is a thread.
+pub(crate) fn monitor(path: &Path) -> Arc<Mutex<Balloon>> {
+    let balloon = Arc::new(Mutex::new(Balloon {
+        actual: RAM,
+        interval: 0,
+        changes: 0,
+        available: RAM * 3 / 4,
+    }));
+    let (listener, state) = (UnixListener::bind(path).unwrap(), Arc::clone(&balloon));
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let _ = serve(&client, &state);
+        }
+    });
+    balloon
+}
+
+fn serve(mut client: &UnixStream, balloon: &Mutex<Balloon>) -> std::io::Result<()> {
+    writeln!(
+        client,
+        "{}",
+        json!({"QMP": {"version": {}, "capabilities": []}})
+    )?;
+    for line in BufReader::new(client).lines() {
+        let request: Value = serde_json::from_str(&line?)?;
+        writeln!(client, "{}", json!({"event": "SOMETHING", "data": {}}))?;
+        let answer = answer(&request, &mut balloon.lock().unwrap());
+        writeln!(client, "{answer}")?;
+    }
+    Ok(())
+}
+
+fn answer(request: &Value, balloon: &mut Balloon) -> Value {
+    let arguments = &request["arguments"];
+    let value = match request["execute"].as_str().unwrap() {
+        "query-balloon" => json!({"actual": balloon.actual}),
+        "qom-list" => json!([{"name": "b", "type": "child<virtio-balloon-pci>"}]),
+        "qom-get" => match arguments["property"].as_str().unwrap() {
+            "guest-stats-polling-interval" => json!(balloon.interval),
+            "guest-stats" => {
+                let taken = RAM - balloon.actual;
+                let available = balloon.available.saturating_sub(taken);
+                let stats =
+                    json!({"stat-available-memory": available, "stat-free-memory": available / 2});
+                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+                json!({"last-update": now.unwrap().as_secs(), "stats": stats})
+            }
+            _ => json!(true),
+        },
+        "qom-set" => {
+            balloon.interval = arguments["value"].as_u64().unwrap();
+            balloon.changes += 1;
+            json!({})
+        }
+        "balloon" => {
+            balloon.actual = arguments["value"].as_u64().unwrap();
+            balloon.changes += 1;
+            json!({})
+        }
+        _ => json!({}),
+    };
+    json!({"return": value})
+}
+
+/// How an agent behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    Honest,
+    Silent,
+    /// Says what cannot be.
+    Lies,
+    /// As many lines as it can send.
+    Floods,
+    /// Lines of 64 KiB.
+    LongLines,
+    /// Each answer many times, and answers to what nobody asked.
+    Replays,
+    /// What is no JSON.
+    Nonsense,
+}
+
+/// An agent that is a thread; the bytes that it was asked for.
+pub(crate) fn agent(path: &Path, manner: Manner) -> Arc<Mutex<u64>> {
+    let asked = Arc::new(Mutex::new(0));
+    let (listener, sum) = (UnixListener::bind(path).unwrap(), Arc::clone(&asked));
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let _ = speak(&client, manner, &sum);
+        }
+    });
+    asked
+}
+
+fn state(manner: Manner) -> State {
+    State {
+        total: RAM,
+        free: RAM / 4,
+        available: if manner == Manner::Lies {
+            u64::MAX
+        } else {
+            RAM / 2
+        },
+        unreclaimable: MIB,
+        uptime_ms: 1,
+        ..State::default()
+    }
+}
+
+fn speak(mut client: &UnixStream, manner: Manner, asked: &Mutex<u64>) -> std::io::Result<()> {
+    if manner == Manner::Floods {
+        let line = encode(&Answer::error(1, "flood"));
+        loop {
+            client.write_all(&line)?;
+        }
+    }
+    let mut old: VecDeque<Vec<u8>> = VecDeque::new();
+    for line in BufReader::new(client).lines() {
+        let request = Request::decode(line?.as_bytes()).unwrap();
+        let body = match request {
+            Request::State { .. } => Body::State(state(manner)),
+            Request::Reclaim { bytes, .. } => {
+                *asked.lock().unwrap() += bytes;
+                Body::Reclaimed(Reclaimed { bytes, free: bytes })
+            }
+        };
+        let answer = encode(&Answer {
+            id: request.id(),
+            body,
+        });
+        match manner {
+            Manner::Silent => continue,
+            Manner::LongLines => client.write_all(&[&vec![b'x'; 64 << 10], &b"\n"[..]].concat())?,
+            Manner::Nonsense => client.write_all(b"{\"id\":\"seven\"}\n")?,
+            Manner::Replays => {
+                for line in &old {
+                    client.write_all(line)?;
+                }
+                old.push_back(answer.clone());
+                old.truncate(4);
+            }
+            _ => {}
+        }
+        client.write_all(&answer)?;
+    }
+    Ok(())
+}
+
+/// A daemon in a process of its own, killed when dropped.
+pub(crate) struct Daemon {
+    pub(crate) child: Child,
+    pub(crate) directory: PathBuf,
+}
+
+impl Daemon {
+    /// This test program again, as the test `daemon_itself`.
+    pub(crate) fn start(directory: &Path, config: &str, observe: bool) -> Self {
+        let file = directory.join("host.toml");
+        // The machine may have other VMs: they are left alone.
+        std::fs::write(&file, format!("discover = false\n{config}")).unwrap();
+        let state = directory.join("state");
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "daemon_itself", "--ignored"])
+            .env("JUSTITIA_HOST_CONFIG", &file)
+            .env("JUSTITIA_HOST_DIRECTORY", &state)
+            .env("JUSTITIA_HOST_OBSERVE", if observe { "1" } else { "0" })
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let daemon = Self {
+            child,
+            directory: state,
+        };
+        wait_until("the daemon answers", || ask(&daemon.directory).is_ok());
+        daemon
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        ask(&self.directory).unwrap()
+    }
+
+    pub(crate) fn vm(&self, name: &str) -> Option<VmStatus> {
+        self.status()
+            .vms
+            .into_iter()
+            .find(|vm| vm.name == own(name))
+    }
+
+    /// What it holds, bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        justitia_host::discover::resident(self.child.id()).unwrap()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to end, and waits for that.
+    pub(crate) fn stop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
