@@ -32,7 +32,7 @@ pub(crate) struct Explain {
     /// From a recording: what was known then (knobs' reasons are not recorded)
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    /// With --replay: so many seconds after its beginning [default: its end]
+    /// With --replay: the moment, in seconds after its beginning [default: its end]
     #[arg(long, value_name = "SECONDS", requires = "replay")]
     at: Option<u32>,
     #[command(flatten)]

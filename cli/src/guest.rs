@@ -40,7 +40,7 @@ pub(crate) struct Guest {
     /// The port's device, such as /dev/vdb [default: it is looked for]
     #[arg(long, value_name = "DEVICE")]
     port: Option<PathBuf>,
-    /// Print the status as a line of JSON every so many seconds
+    /// Print the status as a line of JSON at this interval, 1 to 3600 seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
     json: Option<u16>,
     #[command(flatten)]

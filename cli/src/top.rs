@@ -1,10 +1,11 @@
 //! `justitia top`.
 
+use std::io::{IsTerminal, stdin, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use justitia_view::top::{self as screen, source::Source};
 
@@ -28,6 +29,13 @@ pub(crate) struct Top {
 }
 
 pub(crate) fn top(args: &Top) -> anyhow::Result<ExitCode> {
+    let terminals = [stdin().is_terminal(), stdout().is_terminal()];
+    if terminals.contains(&false) {
+        bail!(
+            "expected a terminal on standard input and output, found none: `justitia status` prints the same once, \
+             `justitia status --json` for programs"
+        );
+    }
     let colour = std::env::var_os("NO_COLOR").is_none()
         && std::env::var("TERM").is_ok_and(|t| t != "dumb" && !t.starts_with("vt"));
     let period = Duration::from_secs(args.every);
@@ -42,6 +50,6 @@ pub(crate) fn top(args: &Top) -> anyhow::Result<ExitCode> {
             }
         },
     };
-    screen::run(source, colour).context("this needs a terminal")?;
+    screen::run(source, colour).context("drawing on the terminal")?;
     Ok(ExitCode::SUCCESS)
 }

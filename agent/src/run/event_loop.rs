@@ -111,7 +111,7 @@ impl AgentLoop {
             self.agent.credits.leave_to_watchdog();
             return Err(RunError::NotRestored(failed));
         }
-        tracing::info!(knobs = restored.len(), "all knobs were restored");
+        tracing::info!("{}", ended(self.observe, restored.len()));
         Ok(())
     }
 
@@ -157,5 +157,17 @@ impl AgentLoop {
             (false, true, false) => WakeReason::Client,
             _ => WakeReason::Tick,
         }
+    }
+}
+
+/// What is logged at the end.
+pub(super) fn ended(observe: bool, restored: usize) -> String {
+    if observe {
+        return "stopped: it observed, and changed no knob".to_owned();
+    }
+    match restored {
+        0 => "stopped: no knob had a value of ours".to_owned(),
+        1 => "stopped: the knob with a value of ours was restored".to_owned(),
+        _ => format!("stopped: all {restored} knobs with a value of ours were restored"),
     }
 }

@@ -10,7 +10,7 @@ use justitia_kernel::knob::Knob;
 use justitia_kernel::proc::ProcFs;
 
 use super::checks::check_features;
-use super::event_loop::AgentLoop;
+use super::event_loop::{AgentLoop, ended};
 use crate::agent::Agent;
 use crate::config::Config;
 use crate::knobs::KnobStore;
@@ -58,6 +58,9 @@ fn pages_of_another_size_are_refused_even_to_an_observer() {
         error.contains("the page size is 65536 bytes, expected 4096"),
         "{error}"
     );
+    let told =
+        error.starts_with("page-cache protection cannot work here: it needs pages of 4 KiB (");
+    assert!(told && !error.contains("cannot work without"), "{error}");
     // All else that is missing here does not keep it from observing.
     assert!(checked(4 << 10).is_ok());
 }
@@ -134,4 +137,14 @@ fn an_error_restores_every_knob_before_the_end() {
     assert!(error.contains("meminfo"), "{error}");
     assert_eq!(std::fs::read_to_string(&low).unwrap().trim(), "1000");
     assert!(dir.path().join("state/working-sets").exists());
+}
+
+#[test]
+fn what_is_said_at_the_end_is_what_was_done() {
+    assert_eq!(ended(true, 0), "stopped: it observed, and changed no knob");
+    assert_eq!(ended(false, 0), "stopped: no knob had a value of ours");
+    assert_eq!(
+        ended(false, 7),
+        "stopped: all 7 knobs with a value of ours were restored"
+    );
 }

@@ -37,11 +37,25 @@ impl Default for OpenOptions {
     }
 }
 
+/// What to do about it.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => ": name one that exists, or make it (`truncate -s 10G FILE`)",
+        io::ErrorKind::PermissionDenied => {
+            ": let the user of the cache read and write it, or serve it read-only"
+        }
+        _ => "",
+    }
+}
+
 /// Why an image could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The system refused.
-    #[error("cannot open image {path}: {source}")]
+    #[error(
+        "cannot open image {path}: expected a raw image or a block device that can be opened, found none: {source}{}",
+        hint(source)
+    )]
     Io {
         /// The image.
         path: PathBuf,

@@ -1,6 +1,7 @@
 //! The pools of a running daemon as the tenants that `view` draws and divides: VMs, and their pools below them.
 
 use anyhow::{anyhow, bail};
+use justitia_api::escape::plain;
 use justitia_api::{CurveStatus, MemoryStatus, Status, TenantStatus};
 use justitia_cache::StoreKind;
 use justitia_view::explain::{find, nearest};
@@ -96,8 +97,9 @@ pub(super) fn named(status: &Status, name: &str) -> anyhow::Result<usize> {
 pub(super) fn curve_of(pool: &TenantStatus) -> anyhow::Result<&CurveStatus> {
     pool.curve.as_ref().ok_or_else(|| {
         anyhow!(
-            "{} has no curve yet: it takes some thousand reads until there is one",
-            pool.path
+            "expected a miss-ratio curve of {path}, found none yet: it takes some thousand reads of the pool within the last \
+             minutes. Ask again when it has read; `justitia cache stats` shows its gets",
+            path = plain(&pool.path)
         )
     })
 }
@@ -161,7 +163,10 @@ mod tests {
         let ssd = pools(&stats(), StoreKind::Ssd);
         assert_eq!(ssd.tenants[2].curve.as_ref().unwrap().miss_ratio(200), 0.25);
         let none = curve_of(&memory.tenants[1]).unwrap_err().to_string();
-        assert!(none.starts_with("web/default has no curve yet"), "{none}");
+        assert!(
+            none.starts_with("expected a miss-ratio curve of web/default, found none yet"),
+            "{none}"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use justitia_api::escape::encode;
 use justitia_cache::serve::{
     Config, Reloaded, Service, Size, default_control_path, make_directory_of, preflight,
@@ -84,10 +84,13 @@ The log goes to standard error; JUSTITIA_LOG=debug makes it longer.";
 /// place of those of the same address. On SIGHUP the configuration is read again: VMs and disks that are new in it are
 /// served, too, those that are gone from it are served no more, and those that could not be served are tried again.
 #[derive(Args)]
-#[command(after_long_help = CONFIGURATION)]
+#[command(
+    after_long_help = CONFIGURATION,
+    group(ArgGroup::new("what").required(true).args(["image", "config"]))
+)]
 pub(super) struct Serve {
     /// Raw image or block device to serve
-    #[arg(required_unless_present = "config", conflicts_with = "config")]
+    #[arg(conflicts_with = "config")]
     image: Option<PathBuf>,
     /// Configuration file
     #[arg(long, value_name = "FILE")]
@@ -125,6 +128,19 @@ enum ImageFormat {
     Raw,
 }
 
+/// What is said of a configuration without errors.
+fn checked(config: &Config, file: &Path) -> String {
+    let file = encode(file.as_os_str());
+    let served = config.vms.iter().any(|vm| !vm.disks.is_empty());
+    if served {
+        return format!("{file}: no errors\n");
+    }
+    format!(
+        "warning: {file}: expected a [[vm]] with a [[vm.disk]], found none: nothing is served until `justitia cache set` adds \
+         a disk\n{file}: no errors, 1 warning\n"
+    )
+}
+
 fn load(file: &Path) -> anyhow::Result<Config> {
     Config::load(file).map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -143,7 +159,7 @@ pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
         if !found.is_empty() {
             bail!("the configuration cannot be served:\n{}", found.join("\n"));
         }
-        out::line(format_args!("{}: no errors", encode(file.as_os_str())));
+        out::print(checked(&config, file));
         return Ok(());
     }
     if let Some(control) = &args.control {
@@ -316,6 +332,20 @@ mod tests {
         let encoded = "My%20Disk%20%281%29%20100%25%20a%23b%26c%20%C3%A4";
         assert_eq!(percent_encoded(name.as_bytes()), encoded);
         assert_eq!(percent_encoded(b"/run/a-b_c.~d"), "/run/a-b_c.~d");
+    }
+
+    #[test]
+    fn a_configuration_that_serves_nothing_is_warned_of() {
+        let said = |text: &str| {
+            let file = Path::new("cache.toml");
+            checked(&Config::parse(file, text).unwrap(), file)
+        };
+        let none = "warning: cache.toml: expected a [[vm]] with a [[vm.disk]], found none";
+        for text in ["", "[[vm]]\nname = \"a\"\nsocket = \"/run/a\"\n"] {
+            assert!(said(text).starts_with(none), "{}", said(text));
+        }
+        let disk = "[[vm]]\nname = \"a\"\nsocket = \"/run/a\"\n[[vm.disk]]\nname = \"d\"\nimage = \"/d\"\n";
+        assert_eq!(said(disk), "cache.toml: no errors\n");
     }
 
     #[test]

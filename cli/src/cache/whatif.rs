@@ -102,6 +102,10 @@ pub(super) fn whatif(args: &Whatif) -> anyhow::Result<()> {
         (None, None) => bail!("expected a size or --weight"),
     };
     let (status, index, store) = asked(&args.of, &args.pool)?;
+    let Some(pool) = status.tenants.get(index) else {
+        bail!("no pool")
+    };
+    curve_of(pool)?;
     let found = forecast(&status, index, change, BLOCK).into_iter();
     let found: Vec<Expected> = found.map(Expected::from).collect();
     if args.of.json {

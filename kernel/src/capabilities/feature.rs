@@ -123,7 +123,7 @@ impl Capabilities {
         let needs = feature.needs();
         let missing = needs
             .iter()
-            .find_map(|id| self.cause(*id, State::No, "it cannot work without this"));
+            .find_map(|id| self.cause(*id, State::No, &format!("it needs {}", id.title())));
         let (level, causes) = if let Some(cause) = missing {
             (SupportLevel::Unavailable, vec![cause])
         } else {

@@ -35,6 +35,27 @@ const WINDOW: u32 = 25;
 /// Why a recording cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
+    /// There is none, or it cannot be read.
+    #[error(
+        "{path}: expected a recording made by `justitia record` that can be read, found none: {source}"
+    )]
+    Open {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It cannot be made.
+    #[error(
+        "{path}: expected a place where a new file can be made, found none: {source}: name a file that does not exist, in \
+         a directory that this user may write"
+    )]
+    Create {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The system's side.
     #[error("{path}: {source}")]
     System {

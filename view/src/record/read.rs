@@ -1,12 +1,13 @@
 //! Reading a recording.
 
 use std::fs::File;
-use std::io::{Error, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use justitia_api::Status;
+use justitia_common::regular_file;
 
 use super::{BLOCK, HEAD, MARK, MAX_BYTES, RecordError, SUM, SUMMED, TITLE, WINDOW};
 
@@ -47,7 +48,10 @@ impl Recording {
             path: named.clone(),
             source,
         };
-        let file = open_regular(path).map_err(system)?;
+        let file = regular_file::follow(path).map_err(|source| RecordError::Open {
+            path: named.clone(),
+            source,
+        })?;
         let end = file.metadata().map_err(system)?.len();
         let mut title = vec![0; TITLE.len()];
         if file.read_exact_at(&mut title, 0).is_err() || title != TITLE {
@@ -182,20 +186,6 @@ impl Recording {
             offset,
             what,
         }
-    }
-}
-
-/// Opens the regular file at `path`, or where a link leads. Neither a pipe nor a device blocks the open.
-fn open_regular(path: &Path) -> std::io::Result<File> {
-    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits();
-    let file = File::options()
-        .read(true)
-        .custom_flags(nonblocking.cast_signed())
-        .open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(Error::other("expected a regular file"))
     }
 }
 

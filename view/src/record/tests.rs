@@ -107,7 +107,7 @@ fn something_else_is_refused_and_nothing_is_overwritten() {
     let (_dir, path, _) = recorded(1, 1);
     assert!(matches!(
         Recorder::create(&path),
-        Err(RecordError::System { .. })
+        Err(RecordError::Create { .. })
     ));
     std::fs::write(&path, b"{\"x\":1}").unwrap();
     assert!(matches!(

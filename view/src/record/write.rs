@@ -45,13 +45,17 @@ impl Recorder {
             path: named.clone(),
             source,
         };
+        let create = |source| RecordError::Create {
+            path: named.clone(),
+            source,
+        };
         // Names of tenants are their owners' business.
         let mut file = File::options()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(path)
-            .map_err(system)?;
+            .map_err(create)?;
         file.write_all(TITLE).map_err(system)?;
         Ok(Self {
             file,

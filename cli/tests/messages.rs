@@ -1,0 +1,137 @@
+//! What the program says to who uses it for the first time: what was expected, what was found, where, what to do.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+use std::process::{Command, Stdio};
+
+/// How the program ended, and what it said on standard error and standard output, with these arguments and no terminal.
+fn said(args: &[&str]) -> (Option<i32>, String, String) {
+    let done = Command::new(env!("CARGO_BIN_EXE_justitia"))
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (done.status.code(), text(done.stderr), text(done.stdout))
+}
+
+/// The program refuses these arguments, with these words.
+fn refuses(args: &[&str], words: &[&str]) {
+    let (code, error, _) = said(args);
+    assert!(code.is_some_and(|code| code > 0), "{args:?}: {code:?}");
+    for part in words {
+        assert!(error.contains(part), "{args:?}: {part:?} not in {error}");
+    }
+}
+
+#[test]
+fn top_without_a_terminal_names_what_prints_the_same() {
+    refuses(
+        &["top"],
+        &["expected a terminal", "found none", "`justitia status`"],
+    );
+}
+
+#[test]
+fn a_recording_that_is_not_there_is_named_with_what_was_expected() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("none.rec").display().to_string();
+    refuses(
+        &["explain", "--replay", &missing, "a"],
+        &[
+            &missing,
+            "expected a recording made by `justitia record`",
+            "found none: No such file",
+        ],
+    );
+    refuses(
+        &[
+            "explain",
+            "--replay",
+            &dir.path().display().to_string(),
+            "a",
+        ],
+        &["expected a regular file, found a directory"],
+    );
+}
+
+#[test]
+fn an_image_that_is_not_there_is_named_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (image, control, socket) = (path("none.img"), path("control"), path("disk.sock"));
+    refuses(
+        &[
+            "cache",
+            "serve",
+            &image,
+            "--control",
+            &control,
+            "--socket",
+            &socket,
+        ],
+        &[
+            &image,
+            "expected a raw image or a block device",
+            "found none: No such file",
+            "name one that exists, or make it",
+        ],
+    );
+}
+
+#[test]
+fn serve_without_arguments_names_both_that_it_takes() {
+    refuses(&["cache", "serve"], &["<IMAGE|--config <FILE>>"]);
+}
+
+#[test]
+fn a_configuration_that_serves_nothing_is_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("cache.toml");
+    std::fs::write(&file, "").unwrap();
+    let file = file.to_str().unwrap();
+    let (code, _, out) = said(&["cache", "serve", "--check-config", "--config", file]);
+    assert_eq!(code, Some(0));
+    assert!(
+        out.starts_with("warning: ") && out.ends_with(": no errors, 1 warning\n"),
+        "{out}"
+    );
+}
+
+#[test]
+fn a_configuration_is_refused_in_the_same_words_whatever_it_is_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.toml");
+    std::fs::write(&file, "nonsense = 1\n[memory]\nsize = true\n").unwrap();
+    let file = file.to_str().unwrap();
+    let told = format!("{file}:1: expected one of `");
+    for args in [
+        &["run", "--check-config", "--config", file][..],
+        &["cache", "serve", "--check-config", "--config", file],
+    ] {
+        refuses(
+            args,
+            &[
+                &told,
+                "found the unknown key `nonsense`: correct or remove it",
+            ],
+        );
+        let missing = [&args[..args.len() - 1], &["/nonexistent.toml"]].concat();
+        refuses(
+            &missing,
+            &["/nonexistent.toml: expected a TOML file that can be read, found none: No such file"],
+        );
+    }
+}
+
+#[test]
+fn help_says_numbers_in_plain_words() {
+    for args in [
+        &["guest", "--help"][..],
+        &["explain", "--help"],
+        &["record", "--help"],
+    ] {
+        let (_, _, help) = said(args);
+        assert!(!help.contains("so many"), "{args:?}: {help}");
+    }
+}
