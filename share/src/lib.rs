@@ -7,14 +7,11 @@
 #![deny(unsafe_code)]
 
 pub mod curve;
-mod demand;
 mod entitlement;
 pub mod fairness_window;
-mod fraction;
 mod half_life;
 mod max_min;
 mod pv;
-mod recent_mean;
 mod reclaim;
 mod tree;
 mod wait_queue;
@@ -28,13 +25,11 @@ mod weight;
 pub mod credit;
 pub mod num;
 
-pub use demand::Demand;
-pub use entitlement::entitlements;
-pub use fraction::Fraction;
-pub use half_life::HalfLife;
+pub use entitlement::{Demand, entitlements};
+pub use half_life::{HalfLife, RecentMean};
 pub use max_min::{Bid, max_min};
+pub use num::Fraction;
 pub use pv::pv;
-pub use recent_mean::RecentMean;
 pub use reclaim::{apportion_reclaim, excess, victim};
 pub use tree::{NodeId, Tree};
 pub use wait_queue::{Queueing, VirtualTime, WaitQueue};

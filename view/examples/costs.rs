@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use justitia_api::Status;
 use justitia_view::record::{Recorder, Recording};
+use justitia_view::top::draw::Theme;
 use justitia_view::top::draw::draw;
 use justitia_view::top::fixture;
-use justitia_view::top::theme::Theme;
 use justitia_view::top::view::View;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use justitia_view::record::Recording;
+use justitia_view::top::draw::Theme;
 use justitia_view::top::draw::draw;
 use justitia_view::top::svg::svg;
-use justitia_view::top::theme::Theme;
 use justitia_view::top::view::View;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::buckets::{BUCKETS, bucket, least};
 use super::reuse_times::ReuseTimes;
+use super::reuse_times::{BUCKETS, bucket, least};
 use super::sampler::SETS;
 use crate::HalfLife;
 use crate::num::to_f64;

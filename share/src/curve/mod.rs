@@ -12,27 +12,19 @@
 //! Sizes are in blocks of the caller's ([`BLOCK`] for the page cache). Of a block that is accessed here and there not all
 //! pages are in memory: [`touched`] is the fraction that is.
 
-mod buckets;
 mod decayed;
 mod distance_sampler;
 mod miss_ratio;
 mod pages;
-mod recency;
 mod reuse_times;
 mod sampler;
-mod sampling_rate;
-mod uses;
-mod working_set;
 
-pub use buckets::{BUCKETS, bucket};
 pub use decayed::{DecayedHistogram, HALF_LIFE};
 pub use distance_sampler::DistanceSampler;
-pub use miss_ratio::MissRatioCurve;
+pub use miss_ratio::{BREAK_EVEN, MissRatioCurve};
 pub use pages::{PAGES, PagesAccessed, touched};
-pub use reuse_times::ReuseTimes;
-pub use sampler::{ENTRIES, SETS, Sampler};
-pub use sampling_rate::{SamplerUse, first_shift, next_shift};
-pub use working_set::BREAK_EVEN;
+pub use reuse_times::{BUCKETS, ReuseTimes, bucket};
+pub use sampler::{ENTRIES, SETS, Sampler, SamplerUse, first_shift, next_shift};
 
 /// Bytes of the blocks that the page cache's accesses are counted in: what a fault maps around itself, and half of
 /// the kernel's usual readahead.

@@ -1,11 +1,11 @@
 //! The value of each knob, which process wrote it, why, and what changes it.
 
+use justitia_api::escape::decode;
+use justitia_api::units::{bytes, percent};
+use justitia_api::{
+    IoPolicyStatus, KnobOwner, KnobStatus, PolicyStatus, ProtectionReason, TenantStatus,
+};
 use std::fmt::Write;
-
-use justitia_api::{KnobOwner, KnobStatus, PolicyStatus, ProtectionReason, TenantStatus};
-
-use super::{rules, undo};
-use justitia_api::units::bytes;
 
 /// What is known of the machine beside the agent's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -122,7 +122,7 @@ fn external(out: &mut String, tenant: &TenantStatus, knob: &KnobStatus) {
     let _ = writeln!(
         out,
         "    changes when: another process writes it. To give it back to the agent: {}, then restart the agent",
-        undo::command(&tenant.path, &knob.knob).map_or_else(
+        command(&tenant.path, &knob.knob).map_or_else(
             || "write the kernel's default".to_owned(),
             |command| format!("`{command}`")
         )
@@ -183,16 +183,16 @@ fn rule(policy: &PolicyStatus, knob: &str, tenant: &TenantStatus) -> (String, &'
             "its weight or a sibling's changes, it uses more or less cache, or free memory changes",
         ),
         Some("io.max") => (
-            rules::io_max(io),
+            io_max(io),
             "the contention ends (then at once), its weight or another's changes, or the others use more or less",
         ),
         Some("memory.high") => (
-            rules::memory_high(io, tenant.other),
+            memory_high(io, tenant.other),
             "fewer than two such writers are left (then at once), its weight or another's changes, or free memory \
              changes",
         ),
         Some("vm.dirty_background_ratio") => (
-            rules::DIRTY_BACKGROUND.to_owned(),
+            DIRTY_BACKGROUND.to_owned(),
             "the contention ends (then it is restored at once)",
         ),
         _ => (String::new(), ""),
@@ -261,7 +261,7 @@ fn of_others(out: &mut String, tenant: &TenantStatus, knob: &str, left_unknown: 
         "not written by the agent: another process has set it"
     };
     let _ = writeln!(out, "    {whose}; the kernel does not record which{who}");
-    if let Some(command) = undo::command(&tenant.path, knob) {
+    if let Some(command) = command(&tenant.path, knob) {
         let _ = writeln!(
             out,
             "    to undo it: `{command}`, and in the configuration of whoever wrote it"
@@ -297,5 +297,167 @@ pub(super) fn amount(value: &str) -> String {
         value.to_owned()
     } else {
         format!("{value} ({})", rates.join(", "))
+    }
+}
+
+// The rules of device bandwidth in words; their constants are the agent's.
+
+/// The rule of `io.max`.
+fn io_max(policy: Option<&IoPolicyStatus>) -> String {
+    let mut text = "while tenants wait for the same disk, its time is divided by weight among those that use it; what \
+                    one does not use goes to the others; each part is multiplied by a correction, which follows from \
+                    what its applications got (1: none). The part is written as bytes per second, by what the disk \
+                    lately did in so much time, or as requests per second where requests cost more than their bytes. \
+                    Reads and writes share it as they did in the last seconds. The limit on writes is higher where \
+                    the tenant's dirty pages would take seconds to write. Without contention there is no limit"
+        .to_owned();
+    if let Some(policy) = policy {
+        text += &format!(
+            ". Of the disk's time {} % to {} % is not handed out, which keeps its queue short; reads and writes each get \
+             {} % of the part on top, and {} % at least; no limit is below {}/s or {} requests/s",
+            percent(policy.reserved),
+            percent(policy.max_reserved),
+            percent(policy.direction_margin),
+            percent(policy.min_direction),
+            bytes(policy.min_rate),
+            policy.min_requests
+        );
+    }
+    text
+}
+
+/// The rule of `memory.high`, for a tenant with `other` bytes of other memory.
+fn memory_high(policy: Option<&IoPolicyStatus>, other: u64) -> String {
+    let mut text = format!(
+        "the more memory a buffered writer may have, the more pages it may have dirty, and the faster the kernel lets it \
+         write. While two or more buffered writers wait for the same disk, their file pages and the free memory are \
+         divided among them as the disk's time is: that is each one's dirty budget. Its memory that is not file pages \
+         (now {}) is added, because memory.high counts that too",
+        bytes(other)
+    );
+    if let Some(policy) = policy {
+        text += &format!(
+            ". The budget is {} at least. What a writer holds beyond it is reclaimed, at most 1/{} of its memory at once; \
+             while more than 1/{} of what is divided is free, it keeps {} times the budget. Written when off by more \
+             than 1/{}",
+            bytes(policy.min_dirty_budget),
+            policy.reclaim_step,
+            policy.ample_free,
+            policy.ample_budget,
+            policy.high_deadband
+        );
+    }
+    text
+}
+
+/// The rule of `vm.dirty_background_ratio`.
+const DIRTY_BACKGROUND: &str = "a setting of the whole machine, in per cent of the memory that may be dirty: from \
+    there on the kernel writes back in the background. While buffered writers wait for a disk, it is one below \
+    vm.dirty_ratio, at which writers are throttled. A value that the operator has changed is left";
+
+// The command that gives a knob the kernel's default.
+
+/// A command for a shell, of a tenant's knob (`memory.low`, `io.max 8:0`). `None` for a knob without such a command, and for
+/// names that no agent tells.
+fn command(tenant: &str, knob: &str) -> Option<String> {
+    let value = match knob {
+        "memory.low" | "memory.min" => "0".to_owned(),
+        "memory.high" | "memory.max" => "max".to_owned(),
+        "vm.dirty_background_ratio" => {
+            return Some("sysctl vm.dirty_background_ratio=10".to_owned());
+        }
+        _ => {
+            let device = knob.strip_prefix("io.max ")?;
+            let (major, minor) = device.split_once(':')?;
+            let number = |text: &str| text.parse::<u32>().ok();
+            let (major, minor) = (number(major)?, number(minor)?);
+            format!("'{major}:{minor} rbps=max wbps=max riops=max wiops=max'")
+        }
+    };
+    let file = knob.split(' ').next()?;
+    let path = quoted(&format!(
+        "/sys/fs/cgroup/{}/{file}",
+        tenant.trim_matches('/')
+    ))?;
+    Some(format!("echo {value} >{path}"))
+}
+
+/// A path as a shell reads it. Cgroups are named by others: a name must not become a command. `$'…'` reads the escapes of
+/// [`encode`](justitia_api::escape::encode) as that wrote them; `None` for what it did not write.
+fn quoted(path: &str) -> Option<String> {
+    decode(path)?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/_.@:-+".contains(c);
+    if path.chars().all(is_plain) {
+        return Some(path.to_owned());
+    }
+    let is_shown = |c: char| matches!(c, ' '..='~');
+    path.chars()
+        .all(is_shown)
+        .then(|| format!("$'{}'", path.replace('\'', "\\'")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_knob_has_the_kernels_default() {
+        for (knob, expected) in [
+            (
+                "memory.low",
+                "echo 0 >/sys/fs/cgroup/a.slice/b@1.service/memory.low",
+            ),
+            (
+                "memory.max",
+                "echo max >/sys/fs/cgroup/a.slice/b@1.service/memory.max",
+            ),
+            (
+                "io.max 8:0",
+                "echo '8:0 rbps=max wbps=max riops=max wiops=max' >/sys/fs/cgroup/a.slice/b@1.service/io.max",
+            ),
+        ] {
+            let found = command("a.slice/b@1.service", knob);
+            assert_eq!(found.as_deref(), Some(expected));
+        }
+        let machine = command("-", "vm.dirty_background_ratio");
+        assert_eq!(
+            machine.as_deref(),
+            Some("sysctl vm.dirty_background_ratio=10")
+        );
+    }
+
+    /// What a shell makes of the path.
+    fn read_by_a_shell(tenant: &str) -> String {
+        let command = command(tenant, "memory.low").unwrap();
+        let path = command.strip_prefix("echo 0 >").unwrap();
+        let script = format!("printf %s {path}");
+        let out = std::process::Command::new("bash")
+            .args(["-c", &script])
+            .output();
+        String::from_utf8(out.unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn a_name_that_is_a_command_stays_a_name() {
+        for (tenant, name) in [
+            ("$(touch x)", "$(touch x)"),
+            ("a'; touch x; '", "a'; touch x; '"),
+            (r"dev-disk\x5cx2duuid.mount", r"dev-disk\x2duuid.mount"),
+            (r"\x5c'; touch x #", r"\'; touch x #"),
+            (r"a\x0ab", "a\nb"),
+        ] {
+            let expected = format!("/sys/fs/cgroup/{name}/memory.low");
+            assert_eq!(read_by_a_shell(tenant), expected);
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_agent_tells_has_no_command() {
+        for tenant in [r"a\'; touch x #", "a\u{1b}[2J", "a\nb"] {
+            assert_eq!(command(tenant, "memory.low"), None, "{tenant:?}");
+        }
+        for knob in ["io.max 8:0; touch x", "io.max", "cgroup.procs", ""] {
+            assert_eq!(command("a", knob), None, "{knob:?}");
+        }
     }
 }

@@ -5,7 +5,6 @@ mod tests;
 
 use crate::clock::clock;
 use crate::explain::{CurrentValues, explain};
-use crate::top::theme::Theme;
 use crate::top::view::{Row, Screen, View};
 use justitia_api::escape::is_plain;
 use justitia_api::units::{bytes, percent, pv, rate, seconds};
@@ -406,4 +405,24 @@ fn bar(tenant: &TenantStatus, scale: u64, width: usize, over: bool) -> (String, 
         })
         .collect();
     (bar, if over { Color::Yellow } else { Color::Green })
+}
+
+// How a frame looks.
+
+/// How things look: colour only ever repeats what text says.
+#[derive(Clone, Copy, Debug)]
+pub struct Theme {
+    /// Whether there is colour.
+    pub colour: bool,
+}
+
+impl Theme {
+    /// Text of a colour, where there is colour.
+    pub(crate) fn tinted(self, colour: Color) -> Style {
+        if self.colour {
+            Style::new().fg(colour)
+        } else {
+            Style::new()
+        }
+    }
 }

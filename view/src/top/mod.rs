@@ -7,15 +7,14 @@ pub mod draw;
 pub mod fixture;
 pub mod source;
 pub mod svg;
-pub mod theme;
 pub mod view;
 
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
+use draw::Theme;
 use source::Source;
-use theme::Theme;
 use view::{Command, Key, View};
 
 /// How long a key waits at most until a new status is looked for.
