@@ -6,8 +6,9 @@ use std::time::Duration;
 use justitia_kernel::Result;
 use justitia_memory_protocol::{Answer, Body, Reclaimed, Request, State, encode};
 
-use super::plan::{Goal, Next, Reason, Steps};
-use super::readings::{Machine, Readings};
+use super::machine::{Machine, since_boot};
+use super::plan::{Goal, Missed, Next, Reason, Steps, Took};
+use super::readings::Readings;
 use super::worth::Worth;
 
 /// A state is not read again before it is so old.
@@ -32,6 +33,8 @@ pub(super) struct Given {
 pub(super) struct Answers<M> {
     pub(super) machine: M,
     worth: Worth,
+    /// What the last request took, as long as it may be missed.
+    took: Option<Took>,
     pub(super) state: Option<(Duration, State)>,
     pub(super) reporting_order: fn() -> Option<u8>,
     pub(super) given: Given,
@@ -43,6 +46,7 @@ impl<M: Machine> Answers<M> {
         Self {
             machine,
             worth: Worth::new(socket),
+            took: None,
             state: None,
             reporting_order: || super::reporting::order(Path::new("/sys")),
             given: Given::default(),
@@ -86,26 +90,44 @@ impl<M: Machine> Answers<M> {
     }
 
     pub(super) fn state(&mut self) -> Result<State> {
-        let now = super::readings::since_boot();
+        let now = since_boot();
         if let Some((at, state)) = self.state
             && now.saturating_sub(at) < STATE_AGE
         {
             return Ok(state);
         }
         let readings = self.machine.read()?;
-        let worth = self.worth.update(&readings);
+        let worth = self.worth(&readings);
         let state = state_of(&readings, worth, (self.reporting_order)());
         self.state = Some((now, state));
         Ok(state)
     }
 
+    /// What is worth having.
+    fn worth(&mut self, now: &Readings) -> u64 {
+        let worth = self.worth.update(now);
+        match self.took.map(|took| took.is_missed(now)) {
+            Some(Missed::Yes) => {
+                self.took = None;
+                self.worth.hold(now);
+                now.file
+            }
+            Some(Missed::No) => {
+                self.took = None;
+                worth
+            }
+            Some(Missed::NotYet) | None => worth,
+        }
+    }
+
     fn reclaim(&mut self, bytes: u64, within: Duration, low_watermark: u64) -> Result<Reclaimed> {
-        self.machine.begin();
         let begin = self.machine.read()?;
+        let worth = self.worth(&begin);
+        self.machine.begin(self.worth.spare());
         let goal = Goal {
             bytes,
             within,
-            worth: self.worth.update(&begin),
+            worth,
             low_watermark,
             refaulting: self.worth.refaulting(),
         };
@@ -119,6 +141,11 @@ impl<M: Machine> Answers<M> {
             now = self.machine.read()?;
         };
         let taken = steps.taken();
+        if reason == Reason::Refaults {
+            self.worth.hold(&now);
+        } else if taken > 0 {
+            self.took = Some(steps.took());
+        }
         self.state = None;
         self.given.requests += 1;
         self.given.asked = self.given.asked.saturating_add(bytes);

@@ -4,6 +4,7 @@
 //! It has a thread of its own: neither a host that reads no answers nor a slow reclaim delays the put port.
 
 mod answers;
+mod machine;
 mod plan;
 mod port;
 mod readings;
@@ -25,8 +26,8 @@ use justitia_kernel::cgroup::Cgroup;
 use justitia_memory_protocol::{Lines, MAX_LINE};
 
 use answers::{Answers, Given};
+use machine::Kernel;
 use port::{Found, Port};
-use readings::Kernel;
 use reporting::Compaction;
 
 /// How often the port is looked for.
@@ -147,7 +148,7 @@ impl Server {
         let sent = port.write(&answer);
         let taken = self.answers.given.taken - before;
         if taken > 0 {
-            self.compaction.after(taken, readings::since_boot());
+            self.compaction.after(taken, machine::since_boot());
         }
         match sent {
             // The host does not read, or is gone.

@@ -140,14 +140,68 @@ impl Steps {
         full > LITTLE_PRESSURE.max(elapsed / 10)
     }
 
-    /// More than an eighth of what was taken, beyond twice of what there was before.
     fn is_refaulting(&self, now: &Readings, taken: u64, elapsed: Duration) -> bool {
-        let pages = now.refaults.saturating_sub(self.begin.refaults);
-        let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        let usual = self.goal.refaulting.saturating_mul(millis) / 500;
-        let more = pages.saturating_mul(PAGE_SIZE).saturating_sub(usual);
-        more > FEW_REFAULTS.max(taken / 8)
+        is_refaulting(&self.begin, now, taken, elapsed, self.goal.refaulting)
     }
+
+    /// What a request took, to see whether it is read again later.
+    pub(super) const fn took(&self) -> Took {
+        Took {
+            begin: self.begin,
+            bytes: self.taken(),
+            refaulting: self.goal.refaulting,
+        }
+    }
+}
+
+/// For so long what was taken may be read again.
+const WATCH: Duration = Duration::from_secs(10);
+
+/// What a request took.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Took {
+    begin: Readings,
+    bytes: u64,
+    refaulting: u64,
+}
+
+/// What is known of something that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missed {
+    /// Much of it was read again.
+    Yes,
+    /// Little of it was until now.
+    NotYet,
+    /// Little of it was.
+    No,
+}
+
+impl Took {
+    pub(super) fn is_missed(&self, now: &Readings) -> Missed {
+        let elapsed = now.at.saturating_sub(self.begin.at);
+        if is_refaulting(&self.begin, now, self.bytes, elapsed, self.refaulting) {
+            Missed::Yes
+        } else if elapsed < WATCH {
+            Missed::NotYet
+        } else {
+            Missed::No
+        }
+    }
+}
+
+/// More than an eighth of what was taken, beyond twice of what there was before.
+fn is_refaulting(
+    begin: &Readings,
+    now: &Readings,
+    taken: u64,
+    elapsed: Duration,
+    before: u64,
+) -> bool {
+    let pages = now.refaults.saturating_sub(begin.refaults);
+    let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+    let usual = before.saturating_mul(millis) / 500;
+    let more = pages.saturating_mul(PAGE_SIZE).saturating_sub(usual);
+    more > FEW_REFAULTS.max(taken / 8)
 }
 
 #[cfg(test)]
@@ -293,6 +347,31 @@ mod tests {
             };
             let what = (millis, taken, pressure, refaults);
             assert_eq!(second(goal(), now), expected, "{what:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_again_after_a_request_is_missed() {
+        let mut steps = Steps::new(goal(), begin());
+        steps.next(&begin());
+        steps.next(&after(20, 80));
+        let took = steps.took();
+        for (millis, refaults, expected) in [
+            (500, 10, Missed::NotYet),
+            (500, 11, Missed::Yes),
+            (9_999, 10, Missed::NotYet),
+            (10_000, 10, Missed::No),
+            (20_000, 11, Missed::Yes),
+        ] {
+            let now = Readings {
+                refaults: begin().refaults + refaults * MIB / PAGE_SIZE,
+                ..after(millis, 80)
+            };
+            assert_eq!(
+                took.is_missed(&now),
+                expected,
+                "{millis} ms, {refaults} MiB"
+            );
         }
     }
 

@@ -85,6 +85,8 @@ impl Port {
         let until = Instant::now() + ROOM;
         while !line.is_empty() {
             match self.file.write(line) {
+                // The driver has no room for it.
+                Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
                 Ok(written) => line = line.get(written..).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),

@@ -51,9 +51,9 @@ fn fragments(buddyinfo: &str, order: u8) -> u64 {
     zones.fold(0, u64::saturating_add)
 }
 
-/// Whether free memory is worth being joined, after so much was taken: a quarter of that would not be reported.
+/// Whether free memory is worth being joined, after so much was taken: a tenth of that would not be reported.
 const fn is_worth(fragments: u64, taken: u64) -> bool {
-    fragments >= LEAST_FRAGMENTS && fragments >= taken / 4 && taken > 0
+    fragments >= LEAST_FRAGMENTS && fragments >= taken / 10 && taken > 0
 }
 
 /// Joins free memory in a thread of its own: the host's next request does not wait for it.
@@ -144,8 +144,8 @@ mod tests {
     #[test]
     fn compaction_must_be_worth_it() {
         for (fragments, taken, expected) in [
-            (100, 400, true),
-            (99, 400, false),
+            (40, 400, true),
+            (39, 400, false),
             (15, 8, false),
             (16, 8, true),
             (500, 0, false),

@@ -7,7 +7,8 @@ use justitia_kernel::{PAGE_SIZE, Result};
 use justitia_memory_protocol::{Answer, Body, ErrorText, Reclaimed, Request, encode};
 
 use super::answers::{Answers, STATE_AGE};
-use super::readings::{Machine, Readings};
+use super::machine::Machine;
+use super::readings::Readings;
 
 const MIB: u64 = 1 << 20;
 
@@ -156,6 +157,33 @@ fn a_set_that_is_read_again_costs_one_step() {
     answers.machine.readings.at += Duration::from_secs(1);
     reclaim(&mut answers, 500 * MIB, 5000);
     assert!(answers.machine.steps <= steps + 10, "{steps}");
+}
+
+#[test]
+fn a_set_that_is_read_again_later_is_held_after_the_first_request() {
+    let mut answers = answers(Simulated::new(600 * MIB, 0, 50 * MIB));
+    let done = reclaim(&mut answers, 64 * MIB, 5000);
+    assert!(done.bytes >= 64 * MIB);
+    // Half of it is read again when the request is answered.
+    let machine = &mut answers.machine;
+    machine.readings.refaults += 32 * MIB / PAGE_SIZE;
+    machine.inactive += 32 * MIB;
+    machine.follow();
+    machine.pass(Duration::from_millis(500));
+    assert_eq!(reclaim(&mut answers, 64 * MIB, 5000).bytes, 0);
+    // It is asked for again and again: little by little it counts for less.
+    let before = answers.machine.readings.file;
+    for _ in 0..60 {
+        answers.machine.pass(Duration::from_secs(1));
+        reclaim(&mut answers, 64 * MIB, 5000);
+    }
+    let left = answers.machine.readings.file;
+    assert!(
+        10 * left >= 8 * before,
+        "{} of {}",
+        left / MIB,
+        before / MIB
+    );
 }
 
 #[test]

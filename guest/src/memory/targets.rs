@@ -1,15 +1,18 @@
 //! From which cgroups a step is taken.
 //!
-//! The root's `memory.reclaim` takes in the kernel's own order. With the classic LRU that spares cgroups within their
-//! `memory.low`. With the multi-gen LRU it does not for long: they are only visited later (`shrink_one` in mm/vmscan.c).
-//! There, where `justitia run` or somebody else protects cgroups, what lies above the protection is taken from each cgroup at
-//! the top level by itself, and below these the kernel spares what is protected.
+//! Where `justitia run` runs, it says what each of its tenants does not use: steps go to these one by one. Else the root's
+//! `memory.reclaim` takes in the kernel's own order. It takes what is within `memory.low`, too: with the classic LRU when
+//! it finds nothing else, with the multi-gen LRU on a second visit (`shrink_one` in mm/vmscan.c). So where cgroups at the top
+//! level are protected, steps go to these cgroups one by one, as far as each is above its protection; below them the
+//! kernel spares what is protected.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use justitia_kernel::cgroup::Cgroup;
-use justitia_kernel::lru_gen;
 use justitia_kernel::memory::Limit;
+
+use super::worth::Spare;
 
 /// Cgroups at the top level that are looked at.
 const MAX_CGROUPS: usize = 256;
@@ -24,11 +27,14 @@ pub(super) enum Targets {
 }
 
 impl Targets {
-    /// `root` is the root cgroup.
-    pub(super) fn find(root: &Cgroup, sys: &Path) -> Self {
-        let multi_gen = matches!(lru_gen::enabled(sys), Ok(Some(bits)) if bits & 1 == 1);
-        if !multi_gen {
-            return Self::Machine;
+    /// `root` is the root cgroup, `spare` what the agent said.
+    pub(super) fn find(root: &Cgroup, spare: Option<&[Spare]>) -> Self {
+        if let Some(spare) = spare {
+            let cgroups = spare
+                .iter()
+                .filter(|spare| spare.bytes > 0)
+                .filter_map(|spare| Some((open(root, spare)?, spare.bytes)));
+            return Self::Cgroups(cgroups.collect());
         }
         let names = root.children().unwrap_or_default();
         let children = names
@@ -67,6 +73,15 @@ impl Targets {
     }
 }
 
+/// The cgroup of a tenant, if it is still the same one. Names with other than printable ASCII are not found.
+fn open(root: &Cgroup, of: &Spare) -> Option<Cgroup> {
+    let names = Path::new(&of.path).iter().filter(|name| *name != "/");
+    let found = names
+        .map(OsStr::new)
+        .try_fold(root.clone(), |cgroup, name| cgroup.child(name).ok())?;
+    (!found.is_root() && found.id().0 == of.id).then_some(found)
+}
+
 /// What is seen of a cgroup, bytes.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
@@ -103,18 +118,11 @@ mod tests {
     use std::fs;
 
     /// A machine with cgroups of these bytes: current, low, file, dirty.
-    fn machine(
-        multi_gen: &str,
-        cgroups: &[(&str, u64, &str, u64, u64)],
-    ) -> (tempfile::TempDir, Targets) {
+    fn machine(cgroups: &[(&str, u64, &str, u64, u64)]) -> (tempfile::TempDir, CgroupFs) {
         let dir = tempfile::tempdir().unwrap();
-        let (root, sys) = (dir.path().join("cgroup"), dir.path().join("sys"));
-        fs::create_dir_all(sys.join("kernel/mm/lru_gen")).unwrap();
-        fs::write(sys.join("kernel/mm/lru_gen/enabled"), multi_gen).unwrap();
-        fs::create_dir(&root).unwrap();
         for (name, current, low, file, dirty) in cgroups {
-            let path = root.join(name);
-            fs::create_dir(&path).unwrap();
+            let path = dir.path().join(name);
+            fs::create_dir_all(&path).unwrap();
             let stat = format!(
                 "anon 0\nfile {file}\nfile_dirty {dirty}\ninactive_file {file}\nactive_file 0\n"
             );
@@ -126,14 +134,13 @@ mod tests {
                 fs::write(path.join(file), format!("{text}\n")).unwrap();
             }
         }
-        let fs = CgroupFs::open_fixture(&root, true).unwrap();
-        let targets = Targets::find(fs.root(), &sys);
-        (dir, targets)
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        (dir, fs)
     }
 
     /// The steps of 100 bytes that follow.
-    fn steps(dir: &tempfile::TempDir, targets: &mut Targets) -> Vec<(String, u64)> {
-        let fs = CgroupFs::open_fixture(&dir.path().join("cgroup"), true).unwrap();
+    fn steps(fs: &CgroupFs, spare: Option<&[Spare]>) -> Vec<(String, u64)> {
+        let mut targets = Targets::find(fs.root(), spare);
         let mut steps = Vec::new();
         while let Some((cgroup, bytes)) = targets.next(fs.root(), 100)
             && steps.len() < 5
@@ -143,35 +150,61 @@ mod tests {
         steps
     }
 
+    fn named(steps: &[(String, u64)]) -> Vec<(&str, u64)> {
+        steps.iter().map(|(name, n)| (&**name, *n)).collect()
+    }
+
     #[test]
-    fn without_protection_and_with_the_classic_lru_the_kernel_chooses() {
-        let protected = [("a", 500, "300", 500, 0)];
+    fn without_protection_the_kernel_chooses() {
         let open = [("a", 500, "0", 500, 0), ("b", 500, "0", 500, 0)];
-        for (multi_gen, cgroups) in [
-            ("0x0000", &protected[..]),
-            ("0x0007", &open),
-            ("0x0007", &[]),
-        ] {
-            let (dir, mut targets) = machine(multi_gen, cgroups);
-            assert!(matches!(targets, Targets::Machine));
-            assert_eq!(steps(&dir, &mut targets).len(), 5);
+        for cgroups in [&open[..], &[]] {
+            let (_dir, fs) = machine(cgroups);
+            assert!(matches!(Targets::find(fs.root(), None), Targets::Machine));
+            assert_eq!(steps(&fs, None).len(), 5);
         }
     }
 
     #[test]
     fn what_is_above_the_protection_is_taken_where_most_of_it_is() {
-        let (dir, mut targets) = machine(
-            "0x0007\n",
-            &[
-                ("a", 500, "380", 500, 0),
-                ("b", 1000, "0", 250, 50),
-                ("all", 900, "max", 900, 0),
-                ("within", 100, "300", 100, 0),
-            ],
-        );
-        let found = steps(&dir, &mut targets);
-        let found: Vec<(&str, u64)> = found.iter().map(|(name, n)| (&**name, *n)).collect();
+        let (_dir, fs) = machine(&[
+            ("a", 500, "380", 500, 0),
+            ("b", 1000, "0", 250, 50),
+            ("all", 900, "max", 900, 0),
+            ("within", 100, "300", 100, 0),
+        ]);
+        let found = steps(&fs, None);
         // 200 bytes of b are clean; then a has 120.
-        assert_eq!(found, [("b", 100), ("a", 100), ("b", 100), ("a", 20)]);
+        let expected = [("b", 100), ("a", 100), ("b", 100), ("a", 20)];
+        assert_eq!(named(&found), expected);
+    }
+
+    #[test]
+    fn what_the_agents_tenants_do_not_use_is_taken() {
+        let (_dir, fs) = machine(&[("a/b", 500, "500", 500, 0), ("c", 500, "500", 500, 0)]);
+        let id = |names: &[&str]| {
+            let mut cgroup = fs.root().clone();
+            for name in names {
+                cgroup = cgroup.child(OsStr::new(name)).unwrap();
+            }
+            cgroup.id().0
+        };
+        let spare = |path: &str, id, bytes| Spare {
+            path: path.to_owned(),
+            id,
+            bytes,
+        };
+        let of = [
+            spare("a/b", id(&["a", "b"]), 120),
+            spare("c", id(&["c"]), 50),
+            // Another one has its name by now; it has gone; it is another's; it uses all.
+            spare("a", 1, 500),
+            spare("none", 2, 500),
+            spare("", id(&[]), 500),
+            spare("../x", 3, 500),
+            spare("c", id(&["c"]), 0),
+        ];
+        let found = steps(&fs, Some(&of));
+        assert_eq!(named(&found), [("a/b", 100), ("c", 50), ("a/b", 20)]);
+        assert_eq!(steps(&fs, Some(&[])), []);
     }
 }

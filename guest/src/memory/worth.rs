@@ -37,8 +37,27 @@ pub(super) struct Worth {
     last: Option<Readings>,
     /// Refaults a second when they were last counted, bytes.
     refaulting: u64,
-    /// The agent's working sets, and when it was asked.
-    agent: Option<(Duration, Option<u64>)>,
+    /// What the agent said, and when it was asked.
+    agent: Option<(Duration, Option<Use>)>,
+}
+
+/// What the agent's tenants use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Use {
+    /// Their working sets together, bytes.
+    working_sets: u64,
+    spare: Vec<Spare>,
+}
+
+/// What a tenant does not use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Spare {
+    /// Its cgroup's path below the root, as the agent shows it.
+    pub(super) path: String,
+    /// Its cgroup's id.
+    pub(super) id: u64,
+    /// Bytes of its cache beyond its working set.
+    pub(super) bytes: u64,
 }
 
 impl Worth {
@@ -58,15 +77,28 @@ impl Worth {
         self.refaulting
     }
 
+    /// What was taken is read again: all that is left counts as used.
+    pub(super) fn hold(&mut self, now: &Readings) {
+        self.lately = now.file.saturating_sub(now.mapped_file);
+    }
+
     /// The cache that is worth having, bytes: at least what is mapped.
     pub(super) fn update(&mut self, now: &Readings) -> u64 {
-        let asked = self
-            .agent
-            .filter(|(at, _)| now.at.saturating_sub(*at) < ASK_EVERY);
-        let (_, working_set) = *self
-            .agent
-            .insert(asked.unwrap_or_else(|| (now.at, working_sets(&self.socket))));
-        self.follow(now, working_set)
+        let is_fresh = |at: Duration| now.at.saturating_sub(at) < ASK_EVERY;
+        if !self.agent.as_ref().is_some_and(|(at, _)| is_fresh(*at)) {
+            self.agent = Some((now.at, ask(&self.socket)));
+        }
+        let working_sets = self.agent().map(|of| of.working_sets);
+        self.follow(now, working_sets)
+    }
+
+    /// What the agent's tenants do not use; `None` where no agent answers.
+    pub(super) fn spare(&self) -> Option<&[Spare]> {
+        self.agent().map(|of| &*of.spare)
+    }
+
+    fn agent(&self) -> Option<&Use> {
+        self.agent.as_ref()?.1.as_ref()
     }
 
     fn follow(&mut self, now: &Readings, working_set: Option<u64>) -> u64 {
@@ -101,21 +133,32 @@ impl Worth {
     }
 }
 
-/// The working sets of the agent's tenants together, bytes: `None` where none answers.
-fn working_sets(socket: &Path) -> Option<u64> {
+/// What the agent's tenants use: `None` where none answers.
+fn ask(socket: &Path) -> Option<Use> {
     socket.exists().then_some(())?;
     Some(of_status(&ask_within(socket, ANSWER).ok()?))
 }
 
-/// Of tenants whose use is not known, all that they have.
-fn of_status(status: &Status) -> u64 {
+/// Of tenants whose use is not known, all that they have is used.
+fn of_status(status: &Status) -> Use {
     let leaves = status.tenants.iter().filter(|tenant| tenant.leaf);
-    let used = leaves.map(|tenant| match tenant.known_working_set() {
-        Some(_) => tenant.in_use().min(tenant.usage),
-        None if tenant.rests() => tenant.working_set.min(tenant.usage),
-        None => tenant.usage,
-    });
-    used.fold(0, u64::saturating_add)
+    leaves.fold(Use::default(), |mut all, tenant| {
+        let used = match tenant.known_working_set() {
+            Some(_) => tenant.in_use(),
+            None if tenant.rests() => tenant.working_set,
+            None => tenant.usage,
+        };
+        let used = used.min(tenant.usage);
+        all.working_sets = all.working_sets.saturating_add(used);
+        if !tenant.is_unmanaged() {
+            all.spare.push(Spare {
+                path: tenant.path.clone(),
+                id: tenant.id,
+                bytes: tenant.usage - used,
+            });
+        }
+        all
+    })
 }
 
 #[cfg(test)]
@@ -223,7 +266,10 @@ mod tests {
             ],
             ..Status::default()
         };
-        assert_eq!(of_status(&status), 60 + 100 + 100 + 7);
-        assert_eq!(working_sets(Path::new("/none")), None);
+        let of = of_status(&status);
+        assert_eq!(of.working_sets, 60 + 100 + 100 + 7);
+        let spare: Vec<u64> = of.spare.iter().map(|spare| spare.bytes).collect();
+        assert_eq!(spare, [40, 100, 0, 0, 93]);
+        assert_eq!(ask(Path::new("/none")), None);
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
@@ -14,7 +15,7 @@ use super::retry::retry_after_a_crash;
 
 const MIB: u64 = 1 << 20;
 
-/// Files of a set that is mapped and of one that was read twice, MiB.
+/// A set that is mapped, and one that was read six times, MiB each. The multi-gen LRU protects what was read five times.
 const SET: u64 = 48;
 
 /// How long an answer may take: an emulated guest on a busy machine is slow.
@@ -54,10 +55,10 @@ impl Host {
             let mut buffer = [0; 4096];
             let read = self.stream.read(&mut buffer).expect("an answer");
             assert!(read > 0, "the port is closed");
-            for line in self.lines.push(&buffer[..read]) {
-                self.answers
-                    .push_back(Answer::decode(&line.unwrap()).unwrap());
-            }
+            // Of an answer to a host before there may be the end only.
+            let lines = self.lines.push(&buffer[..read]).into_iter().flatten();
+            let answers = lines.filter_map(|line| Answer::decode(&line).ok());
+            self.answers.extend(answers);
         }
         self.answers.pop_front().unwrap()
     }
@@ -162,7 +163,8 @@ fn lost_of_active(vm: &Vm) -> u64 {
     text.parse::<u64>().unwrap() << 10
 }
 
-/// Waits until QEMU has at most so much memory; what it has then, or after a minute, and how long that took.
+/// Waits until QEMU has at most so much memory; what it has then, or after a minute, and how long that took. The kernel
+/// reports free memory every two seconds.
 fn falls(vm: &Vm, to: u64) -> (u64, Duration) {
     let begun = Instant::now();
     loop {
@@ -199,7 +201,7 @@ fn gives_back(kernel: &str) {
         let done = host.reclaim(ASKED, 10_000);
         let answered = begun.elapsed();
         let at_once = vm.resident().unwrap();
-        let (resident, after) = falls(&vm, peak - ASKED * 9 / 10);
+        let (resident, after) = falls(&vm, peak - ASKED * 8 / 10);
         let back = peak.saturating_sub(resident);
         std::thread::sleep(Duration::from_secs(1));
         let state = host.state();
@@ -255,7 +257,12 @@ fn hostile(vm: &Vm, mut host: Host) {
     }
     drop(host);
     let mut next = Host::connect(vm, 10_000);
-    assert!(next.state().uptime_ms >= after.uptime_ms);
+    let state = catch_unwind(AssertUnwindSafe(|| next.state()));
+    let Ok(state) = state else {
+        let why = "cat /run/guest.log; cat /sys/kernel/debug/virtio-ports/*; for t in /proc/$(cat /run/guest.pid)/task/*; do cat $t/comm $t/wchan; echo; head -3 $t/stack; done";
+        panic!("the next host has no answer: {}", run(vm, why));
+    };
+    assert!(state.uptime_ms >= after.uptime_ms);
     run(vm, "kill $(cat /run/guest.pid)");
     comes(vm, "! [ -d /proc/$(cat /run/guest.pid) ]");
     assert!(run(vm, "cat /run/guest.log").contains("stopping"));
@@ -395,4 +402,43 @@ fn what_is_protected_is_kept_whichever_lru_runs() {
             assert!(open <= 20 * MIB, "{}", open / MIB);
         });
     }
+}
+
+/// A cgroup that reads its set all the time, and one that has read its own once and rests.
+const READER_AND_REST: &str = r#"
+justitia run >/run/agent.log 2>&1 &
+for i in $(seq 300); do justitia status >/dev/null 2>&1 && break; sleep 0.2; done
+cd /sys/fs/cgroup
+mkdir -p kept open
+for name in kept open; do dd if=/dev/zero of=/mnt/$name bs=1M count=150 2>/dev/null; done
+sync; echo 1 >/proc/sys/vm/drop_caches
+sh -c 'echo $$ >kept/cgroup.procs; while true; do cat /mnt/kept >/dev/null; sleep 0.5; done' >/dev/null 2>&1 &
+sh -c 'echo $$ >open/cgroup.procs; cat /mnt/open >/dev/null; exec sleep 1000' >/dev/null 2>&1 &
+sleep 45
+"#;
+
+#[test]
+#[ignore = "minutes in a VM: make test-vms"]
+fn beside_the_agent_what_its_tenants_do_not_use_is_given() {
+    retry_after_a_crash(|| {
+        let vm = boot(1024, "6.12");
+        run(&vm, READER_AND_REST);
+        start_agent(&vm);
+        let mut host = Host::connect(&vm, 0);
+        let state = host.state();
+        let before = ["kept", "open"].map(|name| files_of(&vm, name) / MIB);
+        let taken: u64 = (0..4).map(|_| host.reclaim(100 * MIB, 5000).bytes).sum();
+        let after = ["kept", "open"].map(|name| files_of(&vm, name) / MIB);
+        println!(
+            "{} MiB taken; the reader has {} of {} MiB, the one that rests {} of {}\n{state:?}\n{}",
+            taken / MIB,
+            after[0],
+            before[0],
+            after[1],
+            before[1],
+            run(&vm, "justitia status")
+        );
+        assert!(10 * after[0] >= 9 * before[0]);
+        assert!(10 * after[1] <= 2 * before[1]);
+    });
 }

@@ -1,0 +1,266 @@
+//! The machine: what its kernel says of its memory, and memory that is taken from its cache.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use justitia_kernel::cgroup::{Cgroup, ReclaimOutcome};
+use justitia_kernel::proc::ProcFs;
+use justitia_kernel::psi::PsiResource;
+use justitia_kernel::{Error, PAGE_SIZE, Result};
+use rustix::time::ClockId;
+
+use super::readings::Readings;
+use super::targets::Targets;
+use super::worth::Spare;
+
+/// A machine from which memory can be taken.
+pub(super) trait Machine {
+    /// A request begins. `spare` is what the agent's tenants do not use, where an agent runs.
+    fn begin(&mut self, _spare: Option<&[Spare]>) {}
+
+    fn read(&mut self) -> Result<Readings>;
+
+    /// Has the kernel reclaim pages of files, at most so many bytes, and nothing that would have to be swapped. How much it
+    /// was is to be read.
+    fn reclaim(&mut self, bytes: u64) -> Result<()>;
+}
+
+/// The least time between two looks at what each process has mapped.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// Processes that are looked at.
+const MAX_PROCESSES: usize = 4096;
+
+/// The machine that this runs on.
+pub(super) struct Kernel {
+    proc: ProcFs,
+    root: Cgroup,
+    targets: Targets,
+    /// Whether `memory.reclaim` takes `swappiness=`; `None`: it was not tried.
+    takes_swappiness: Option<bool>,
+    /// Time in which this program itself waited for reclaim: the kernel counts that as pressure.
+    own: Duration,
+    /// The highest pressure that was told: the kernel's counts and the own time are not read at the same moment.
+    told: [Duration; 2],
+    /// What processes have mapped of files, and when that was read.
+    mapped: Option<(Duration, u64)>,
+}
+
+impl Kernel {
+    /// `root` is the root cgroup.
+    pub(super) fn new(root: Cgroup) -> Result<Self> {
+        Ok(Self {
+            proc: ProcFs::open(Path::new("/proc"))?,
+            root,
+            targets: Targets::Machine,
+            takes_swappiness: None,
+            own: Duration::ZERO,
+            told: [Duration::ZERO; 2],
+            mapped: None,
+        })
+    }
+
+    /// The free memory below which the kernel reclaims by itself.
+    pub(super) fn low_watermark(&self) -> u64 {
+        let zones = self.proc.zoneinfo();
+        zones.map_or(0, |zones| zones.marks().low.saturating_mul(PAGE_SIZE))
+    }
+
+    fn pressure(&mut self) -> [Duration; 2] {
+        let Ok(psi) = self.proc.pressure(PsiResource::Memory) else {
+            return self.told;
+        };
+        let foreign = |total| Duration::from_micros(total).saturating_sub(self.own);
+        let [some, full] = self.told;
+        self.told = [
+            some.max(foreign(psi.some.total)),
+            full.max(foreign(psi.full.total)),
+        ];
+        self.told
+    }
+
+    /// `Mapped` counts shared memory: where there is some, processes are asked for the rest. Pages that several have mapped
+    /// count for each: never more than `Mapped`.
+    fn mapped_file(&mut self, at: Duration, mapped: u64, shared: u64) -> u64 {
+        if shared < mapped / 16 {
+            return mapped;
+        }
+        let fresh = self.mapped.filter(|(then, _)| at < *then + LOOK_AGAIN);
+        let (_, by_processes) = *self
+            .mapped
+            .insert(fresh.unwrap_or_else(|| (at, mapped_by_processes(Path::new("/proc")))));
+        mapped.min(by_processes)
+    }
+}
+
+impl Machine for Kernel {
+    fn begin(&mut self, spare: Option<&[Spare]>) {
+        self.targets = Targets::find(&self.root, spare);
+    }
+
+    fn read(&mut self) -> Result<Readings> {
+        let meminfo = self.proc.meminfo()?;
+        let vmstat = self.proc.vmstat()?;
+        let at = since_boot();
+        let [psi_some, psi_full] = self.pressure();
+        let file = vmstat.file_lru();
+        let mapped_file = self.mapped_file(at, meminfo.mapped, meminfo.shmem);
+        Ok(Readings {
+            at,
+            total: meminfo.mem_total,
+            free: meminfo.mem_free,
+            available: meminfo.mem_available,
+            file,
+            active_file: meminfo.active_file.min(file),
+            mapped_file: mapped_file.min(file),
+            mapped: meminfo.mapped,
+            dirty: meminfo.dirty.saturating_add(meminfo.writeback),
+            slab_reclaimable: meminfo.slab_reclaimable,
+            anonymous: meminfo.active_anon.saturating_add(meminfo.inactive_anon),
+            swap_used: meminfo.swap_total.saturating_sub(meminfo.swap_free),
+            refaults: vmstat.workingset_refault_file,
+            activations: vmstat.pgactivate,
+            psi_some,
+            psi_full,
+            oom_kills: vmstat.oom_kill,
+            busy: std::fs::read_to_string("/proc/stat").map_or(Duration::ZERO, |text| busy(&text)),
+        })
+    }
+
+    fn reclaim(&mut self, bytes: u64) -> Result<()> {
+        let began = Instant::now();
+        let done = self.reclaim_files(bytes);
+        self.own += began.elapsed();
+        done.map(drop)
+    }
+}
+
+impl Kernel {
+    fn reclaim_files(&mut self, bytes: u64) -> Result<ReclaimOutcome> {
+        let Some((cgroup, bytes)) = self.targets.next(&self.root, bytes) else {
+            return Ok(ReclaimOutcome::Partial);
+        };
+        if self.takes_swappiness != Some(false) {
+            let done = cgroup.reclaim(bytes, Some(0));
+            let is_unknown = |error: &Error| error.errno() == Some(rustix::io::Errno::INVAL);
+            if self.takes_swappiness.is_some() || !done.as_ref().is_err_and(is_unknown) {
+                self.takes_swappiness = Some(true);
+                return done.or_else(|error| match cgroup.is_root() {
+                    true => Err(error),
+                    // It has gone.
+                    false => Ok(ReclaimOutcome::Partial),
+                });
+            }
+            self.takes_swappiness = Some(false);
+        }
+        // Before 6.9. Without swap it takes pages of files only; with swap nothing can be taken without swapping.
+        match self.proc.meminfo()?.swap_total {
+            0 => cgroup.reclaim(bytes, None),
+            _ => Ok(ReclaimOutcome::Partial),
+        }
+    }
+}
+
+/// Time since the boot, with that in which the machine slept.
+pub(super) fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(ClockId::Boottime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+/// Bytes of files that processes have mapped, each counted for itself (`RssFile`).
+fn mapped_by_processes(proc: &Path) -> u64 {
+    let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();
+    let is_process = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+    };
+    let processes = entries.filter(is_process).take(MAX_PROCESSES);
+    let mapped = processes.map(|entry| {
+        let status = std::fs::read_to_string(entry.path().join("status"));
+        status.map_or(0, |text| rss_file(&text))
+    });
+    mapped.fold(0, u64::saturating_add)
+}
+
+/// `RssFile:    1234 kB` of a process's status.
+fn rss_file(status: &str) -> u64 {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssFile:"));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    number.unwrap_or(0).saturating_mul(1024)
+}
+
+/// The time in which processors were busy, of `/proc/stat`: user, nice, system, irq and softirq.
+fn busy(stat: &str) -> Duration {
+    /// Of a tick, as programs are told (`USER_HZ`).
+    const TICK: Duration = Duration::from_millis(10);
+    let line = stat.lines().next().unwrap_or_default();
+    let numbers: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .map_while(|word| word.parse().ok())
+        .collect();
+    let of = |place: usize| numbers.get(place).copied().unwrap_or(0);
+    let ticks = [0, 1, 2, 5, 6]
+        .map(of)
+        .into_iter()
+        .fold(0, u64::saturating_add);
+    TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_is_busy_with_programs_the_kernel_and_interrupts() {
+        let text = "cpu  100 10 20 9000 500 3 4 70 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        assert_eq!(busy(text), Duration::from_millis(1370));
+        for wrong in ["", "cpu", "cpu x 1", "cpu 18446744073709551615 1 1"] {
+            let _ = busy(wrong);
+        }
+    }
+
+    #[test]
+    fn what_processes_have_mapped_is_added_up() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            (
+                "1",
+                "Name:\tinit\nRssFile:\t    8 kB\nRssShmem:\t  100 kB\n",
+            ),
+            ("22", "RssFile:\t    4 kB\n"),
+            ("3", "Name:\tkthreadd\n"),
+            ("self", "RssFile:\t    16 kB\n"),
+        ] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            std::fs::write(dir.path().join(name).join("status"), text).unwrap();
+        }
+        std::fs::create_dir(dir.path().join("4")).unwrap();
+        assert_eq!(mapped_by_processes(dir.path()), 12 << 10);
+    }
+
+    #[test]
+    fn this_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let mut kernel = Kernel::new(fs.root().clone()).unwrap();
+        let found = kernel.read().unwrap();
+        assert!(found.total > 0 && found.free <= found.total && found.file <= found.total);
+        assert!(found.mapped_file <= found.file && !found.busy.is_zero());
+        assert!(kernel.read().unwrap().at >= found.at);
+    }
+
+    #[test]
+    fn a_kernel_without_swappiness_is_asked_without_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let mut kernel = Kernel::new(fs.root().clone()).unwrap();
+        assert!(kernel.reclaim(4096).unwrap_err().is_missing());
+        let file = dir.path().join("memory.reclaim");
+        std::fs::write(&file, "").unwrap();
+        kernel.reclaim(4096).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "4096 swappiness=0");
+        assert!(kernel.own > Duration::ZERO);
+    }
+}
