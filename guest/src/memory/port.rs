@@ -42,6 +42,8 @@ pub(super) enum Found {
 #[derive(Debug)]
 pub(super) struct Port {
     file: File,
+    /// The host has let an answer wait for too long: the next ones do not wait until it takes one.
+    is_clogged: bool,
 }
 
 impl Port {
@@ -52,7 +54,10 @@ impl Port {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-        Ok(Self { file })
+        Ok(Self {
+            file,
+            is_clogged: false,
+        })
     }
 
     /// Waits at most so long for what the host says.
@@ -80,9 +85,18 @@ impl Port {
     /// Writes a line, if the host makes room for it soon.
     ///
     /// # Errors
-    /// If it does not, or the port is gone.
-    pub(super) fn write(&mut self, mut line: &[u8]) -> io::Result<()> {
-        let until = Instant::now() + ROOM;
+    /// If it does not (`WouldBlock`), or the port is gone.
+    pub(super) fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let until = match self.is_clogged {
+            true => Instant::now(),
+            false => Instant::now() + ROOM,
+        };
+        let written = self.write_until(line, until);
+        self.is_clogged = written.is_err();
+        written
+    }
+
+    fn write_until(&mut self, mut line: &[u8], until: Instant) -> io::Result<()> {
         while !line.is_empty() {
             match self.file.write(line) {
                 // The driver has no room for it.
@@ -152,7 +166,11 @@ mod tests {
         let (port, host) = UnixStream::pair().unwrap();
         port.set_nonblocking(true).unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(port));
-        (Port { file }, host)
+        let port = Port {
+            file,
+            is_clogged: false,
+        };
+        (port, host)
     }
 
     #[test]
@@ -177,5 +195,13 @@ mod tests {
         let much = vec![b'x'; 1 << 22];
         let error = port.write(&much).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        // The next ones do not wait, until the host reads again.
+        assert!(port.is_clogged);
+        assert!(port.write(b"line\n").is_err() && port.is_clogged);
+        host.set_nonblocking(true).unwrap();
+        let mut all = Vec::new();
+        let _ = host.read_to_end(&mut all);
+        port.write(b"line\n").unwrap();
+        assert!(!port.is_clogged);
     }
 }
