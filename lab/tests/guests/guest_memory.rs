@@ -256,16 +256,27 @@ fn hostile(vm: &Vm, mut host: Host) {
         }
     }
     drop(host);
-    let mut next = Host::connect(vm, 10_000);
-    let state = catch_unwind(AssertUnwindSafe(|| next.state()));
-    let Ok(state) = state else {
-        let why = "cat /run/guest.log; cat /sys/kernel/debug/virtio-ports/*; for t in /proc/$(cat /run/guest.pid)/task/*; do cat $t/comm $t/wchan; echo; head -3 $t/stack; done";
-        panic!("the next host has no answer: {}", run(vm, why));
-    };
+    let state = next_host(vm);
     assert!(state.uptime_ms >= after.uptime_ms);
     run(vm, "kill $(cat /run/guest.pid)");
     comes(vm, "! [ -d /proc/$(cat /run/guest.pid) ]");
     assert!(run(vm, "cat /run/guest.log").contains("stopping"));
+}
+
+/// The state that the next host is told. QEMU may go on holding back what the guest writes when a host goes that has not
+/// read it (7.2: the port stays throttled), and until that host goes, too.
+fn next_host(vm: &Vm) -> State {
+    for attempt in 1..=4 {
+        let mut next = Host::connect(vm, attempt * 10_000);
+        let patience = Some(Duration::from_secs(10));
+        next.stream.set_read_timeout(patience).unwrap();
+        if let Ok(state) = catch_unwind(AssertUnwindSafe(|| next.state())) {
+            println!("host {attempt} after the one that read nothing has an answer");
+            return state;
+        }
+    }
+    let why = "cat /run/guest.log; cat /sys/kernel/debug/virtio-ports/*";
+    panic!("the next hosts have no answer: {}", run(vm, why));
 }
 
 /// What a guest with nothing to do keeps, of what it had.
