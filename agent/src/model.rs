@@ -62,6 +62,10 @@ pub struct Memory {
     /// File pages that were read again lately after they had been reclaimed (`workingset_refault_file` of the host),
     /// decaying by half every [`COST_HALF_LIFE`].
     pub refaulted: u64,
+    /// File pages on LRU lists that no process has mapped, as the kernel counts them for `vm.min_unmapped_ratio`.
+    pub unmapped: u64,
+    /// Free memory when that was read.
+    pub free_at_sample: u64,
     /// `vm.swappiness`, 0 to 200; 0 where there is no swap space left, or anonymous memory is not to be reclaimed.
     pub swappiness: u8,
 }

@@ -25,7 +25,7 @@ mod words;
 pub use decision::{Action, Decision, ExternalKnob, GivenUpKnob, KnobOwner, KnobStatus};
 pub use reason::{
     AnonymousReason, ExcessReason, ProtectionReason, Reason, RechargeGain, RechargeReason,
-    RechargeResult, ReclaimExemption, Rule,
+    RechargeResult, ReclaimExemption, Rule, SlabReason,
 };
 pub use status::{
     AgentUsage, AppStatus, CurveStatus, DemandModel, EstimateBasis, IoPolicyStatus, MemoryStatus,

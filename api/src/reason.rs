@@ -15,6 +15,8 @@ pub enum Rule {
     Excess(ExcessReason),
     /// Free memory is short and file pages come back after reclaim: cold anonymous memory is swapped out.
     Anonymous(AnonymousReason),
+    /// Reclaimable slab is above its cap.
+    Slab(SlabReason),
     /// `memory.low` protects what the tenant demands of its entitlement.
     Protection(ProtectionReason),
     /// Nothing is reclaimed from the tenant for now.
@@ -62,6 +64,19 @@ pub struct ExcessReason {
     pub free: u64,
     /// The free memory that the agent keeps available.
     pub free_headroom: u64,
+}
+
+/// Why reclaimable slab is shrunk: of one tenant, or, as the reason of `vm.vfs_cache_pressure`, of all. Bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlabReason {
+    /// What it holds.
+    pub slab: u64,
+    /// Its share of the cap by weight.
+    pub share: u64,
+    /// What all hold.
+    pub held: u64,
+    /// The cap.
+    pub cap: u64,
 }
 
 /// What a value of `memory.low` is made of. Bytes.

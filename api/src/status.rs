@@ -213,8 +213,21 @@ pub struct MemoryStatus {
     pub free_headroom: u64,
     /// How fast it is being used up, bytes per second.
     pub consumption_rate: u64,
-    /// What is divided: all file pages, and the free memory above the headroom.
+    /// What is divided: all file pages, and the free memory above the headroom; with a cap of unmapped page cache at most that
+    /// cap, and what is mapped or slab.
     pub cache_divisible: u64,
+    /// File pages that no process has mapped.
+    #[serde(default)]
+    pub unmapped: u64,
+    /// The most of that there may be, where `[unmapped] max_ratio` says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmapped_cap: Option<u64>,
+    /// Reclaimable slab.
+    #[serde(default)]
+    pub slab: u64,
+    /// The most of that there may be, where `[slab] max_ratio` says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slab_cap: Option<u64>,
 }
 
 /// What the probes lost.
@@ -369,6 +382,12 @@ pub struct TenantStatus {
     /// Charged memory that is not file pages.
     #[serde(default)]
     pub other: u64,
+    /// Of `usage`: reclaimable slab.
+    #[serde(default)]
+    pub slab: u64,
+    /// Of `usage`: file pages that its processes have mapped, at most.
+    #[serde(default)]
+    pub mapped: u64,
     /// File pages that came back after having been reclaimed, since the cgroup was made.
     #[serde(default)]
     pub refaults: u64,

@@ -6,7 +6,7 @@ use std::fmt::{Display, Formatter, Result};
 use crate::units::{self, bytes};
 use crate::{
     Action, AnonymousReason, Decision, ExcessReason, ProtectionReason, Reason, RechargeGain,
-    RechargeReason, RechargeResult, ReclaimExemption, Rule,
+    RechargeReason, RechargeResult, ReclaimExemption, Rule, SlabReason,
 };
 
 impl Display for Reason {
@@ -23,6 +23,7 @@ impl Display for Rule {
         match self {
             Self::Excess(reason) => reason.fmt(f),
             Self::Anonymous(reason) => reason.fmt(f),
+            Self::Slab(reason) => reason.fmt(f),
             Self::Protection(reason) => reason.fmt(f),
             Self::Exempt(exemption) => exemption.fmt(f),
             Self::ExternalWrite {
@@ -66,6 +67,19 @@ impl Display for AnonymousReason {
             bytes(self.swapped_out),
             bytes(self.swapped_in),
             bytes(self.refaulted)
+        )
+    }
+}
+
+impl Display for SlabReason {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(
+            f,
+            "holds {} of reclaimable slab, its share of the cap is {}; all hold {}, the cap is {}",
+            bytes(self.slab),
+            bytes(self.share),
+            bytes(self.held),
+            bytes(self.cap)
         )
     }
 }

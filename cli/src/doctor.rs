@@ -12,6 +12,7 @@ use justitia_kernel::capabilities::{
 };
 use justitia_kernel::cgroup::CgroupFs;
 use justitia_kernel::probes::{IoProbes, Limits, Probe, ProbeError, ProbeStatus};
+use justitia_kernel::release::KernelVersion;
 
 use justitia_command::out;
 
@@ -50,6 +51,9 @@ pub(crate) fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
         let mglru = capabilities.state(CapabilityId::Mglru) == State::Yes;
         let (state, text) = use_known(&probes, mglru);
         out::print(paragraph(mark(state), &text));
+        out::line("\nUnmapped page cache, with a cap ([unmapped]):");
+        let (state, text) = unmapped_by(&capabilities, Path::new(DAMON));
+        out::print(paragraph(mark(state), &text));
         out::line("\nDisks, with device bandwidth ([io]) enabled:");
         out::print(divided(&disks));
         out::line("");
@@ -82,6 +86,34 @@ fn use_known(probes: &Result<Vec<ProbeStatus>, ProbeError>, mglru: bool) -> (Sta
     let text =
         format!("what tenants use of their page cache: accesses cannot be sampled; {otherwise}");
     (State::No, text)
+}
+
+/// The sysfs of DAMON, by which applications' memory is observed (`CONFIG_DAMON_SYSFS`).
+const DAMON: &str = "/sys/kernel/mm/damon/admin";
+/// The release that brought its filter for unmapped pages (Documentation/mm/damon/design.rst).
+const DAMON_UNMAPPED: KernelVersion = KernelVersion::new(6, 15);
+
+/// By what a cap of unmapped page cache is held here. `damon`: the directory of DAMON's files, if it exists.
+fn unmapped_by(capabilities: &Capabilities, damon: &Path) -> (State, String) {
+    let release = capabilities.get(CapabilityId::KernelRelease);
+    let release = release.and_then(|found| KernelVersion::parse(&found.reason));
+    let filter = match release.is_some_and(|found| found >= DAMON_UNMAPPED) && damon.is_dir() {
+        true => "This kernel also has DAMON's filter for unmapped pages, which is not used",
+        false => "DAMON's filter for unmapped pages is not there (Linux 6.15, CONFIG_DAMON_SYSFS)",
+    };
+    let swappiness = capabilities.state(CapabilityId::ReclaimSwappiness);
+    let (state, means) = match capabilities.state(CapabilityId::MemoryReclaim) {
+        State::Yes if swappiness == State::Yes => (
+            State::Yes,
+            "held by memory.reclaim of each tenant, with swappiness=0",
+        ),
+        State::Yes => (
+            State::Yes,
+            "held by memory.reclaim of each tenant; with swap on, tenants that have anonymous memory are left alone",
+        ),
+        state => (state, "not held: there is no memory.reclaim"),
+    };
+    (state, format!("{means}. {filter}"))
 }
 
 const fn state_of(there: bool) -> State {
@@ -279,6 +311,22 @@ mod tests {
             assert_eq!(found, state);
             assert!(text.contains(words), "{text}");
         }
+    }
+
+    #[test]
+    fn by_what_a_cap_of_unmapped_page_cache_is_held_is_said() {
+        let here = Capabilities::detect(&Paths::default());
+        let there = tempfile::tempdir().unwrap();
+        let (_, without) = unmapped_by(&here, &there.path().join("none"));
+        assert!(without.contains("is not there"), "{without}");
+        let nowhere = Capabilities::detect(&Paths {
+            proc: there.path().to_owned(),
+            sys: there.path().to_owned(),
+            ..Paths::default()
+        });
+        let (state, text) = unmapped_by(&nowhere, there.path());
+        assert_ne!(state, State::Yes);
+        assert!(text.starts_with("not held"), "{text}");
     }
 
     #[test]

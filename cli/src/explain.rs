@@ -183,14 +183,16 @@ fn cgroup(path: &str) -> Option<Cgroup> {
 fn current_values(tenant: &TenantStatus, left: Vec<LeftKnob>) -> Option<CurrentValues> {
     if tenant.is_unmanaged() {
         let root = CgroupFs::discover().ok()?;
-        let machine = Knob::DirtyBackground;
-        let name = machine.to_string();
-        let is_left = left.iter().any(|k| k.knob == name);
-        let is_written = is_left || tenant.knobs.iter().any(|k| k.knob == name);
-        let value = is_written.then(|| read_raw(root.root(), machine).ok());
-        let knobs = value.flatten().map(|value| (name, value));
+        let machine = [Knob::DirtyBackground, Knob::VfsCachePressure];
+        let knobs = machine.into_iter().filter_map(|knob| {
+            let name = knob.to_string();
+            let is_left = left.iter().any(|k| k.knob == name);
+            let is_written = is_left || tenant.knobs.iter().any(|k| k.knob == name);
+            let value = is_written.then(|| read_raw(root.root(), knob).ok());
+            Some((name, value.flatten()?))
+        });
         return Some(CurrentValues {
-            knobs: knobs.into_iter().collect(),
+            knobs: knobs.collect(),
             left,
             ..CurrentValues::default()
         });

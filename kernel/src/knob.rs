@@ -32,6 +32,9 @@ pub enum Knob {
     /// memory that may be dirty on, in per cent, the kernel writes back. 0 where its operator has
     /// set `vm.dirty_background_bytes` instead. (Documentation/admin-guide/sysctl/vm.rst)
     DirtyBackground,
+    /// `vm.vfs_cache_pressure`, of the whole machine whatever the cgroup: how much of dentries and inodes
+    /// reclaim frees, in per cent of its usual part. (Documentation/admin-guide/sysctl/vm.rst)
+    VfsCachePressure,
 }
 
 impl Knob {
@@ -47,11 +50,12 @@ impl Knob {
             Self::IoBfqWeight => "io.bfq.weight",
             Self::IoMax(_) => "io.max",
             Self::DirtyBackground => "dirty_background_ratio",
+            Self::VfsCachePressure => "vfs_cache_pressure",
         }
     }
 
     /// Whether `value`, as [`read_raw`] returns it, is the kernel's default
-    /// (Documentation/admin-guide/cgroup-v2.rst; mm/page-writeback.c).
+    /// (Documentation/admin-guide/cgroup-v2.rst; mm/page-writeback.c; fs/dcache.c).
     #[must_use]
     pub fn is_default(self, value: &str) -> bool {
         match self {
@@ -60,13 +64,16 @@ impl Knob {
             Self::IoWeight | Self::IoBfqWeight => value == "default 100",
             Self::IoMax(device) => value == unlimited(device),
             Self::DirtyBackground => value == "10",
+            Self::VfsCachePressure => value == "100",
         }
     }
 
     /// Its file, relative to the directory of `cgroup`; of a knob of the machine, the absolute path.
     fn path(self, cgroup: &Cgroup) -> Cow<'static, str> {
         match self {
-            Self::DirtyBackground => format!("{}/{}", cgroup.vm_sysctls(), self.file()).into(),
+            Self::DirtyBackground | Self::VfsCachePressure => {
+                format!("{}/{}", cgroup.vm_sysctls(), self.file()).into()
+            }
             _ => self.file().into(),
         }
     }
@@ -95,6 +102,14 @@ impl Knob {
                 }
                 number.into()
             }
+            Self::VfsCachePressure => {
+                let expected = "per cent, a number of 0 or more";
+                let number = parse::only_line(text, expected)?;
+                if parse::number(number).is_none_or(|percent| i32::try_from(percent).is_err()) {
+                    return Err(ParseError::new(1, expected, text));
+                }
+                number.into()
+            }
         };
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
@@ -104,7 +119,7 @@ impl std::fmt::Display for Knob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::IoMax(device) => write!(f, "io.max {device}"),
-            Self::DirtyBackground => write!(f, "vm.{}", self.file()),
+            Self::DirtyBackground | Self::VfsCachePressure => write!(f, "vm.{}", self.file()),
             knob => f.write_str(knob.file()),
         }
     }
@@ -225,6 +240,7 @@ mod tests {
                 unlimited,
             ),
             (Knob::DirtyBackground, "10\n", "10"),
+            (Knob::VfsCachePressure, "100\n", "100"),
         ] {
             let (dir, cgroup) = tree(knob.file(), text.as_bytes());
             let value = read_raw(&cgroup, knob).unwrap();
@@ -266,6 +282,7 @@ mod tests {
             (Knob::IoBfqWeight, "100\n"),
             (Knob::IoMax(SDA), ""),
             (Knob::DirtyBackground, "10\n"),
+            (Knob::VfsCachePressure, "100\n"),
         ] {
             let (_dir, cgroup) = tree(knob.file(), text.as_bytes());
             assert!(knob.is_default(&read_raw(&cgroup, knob).unwrap()), "{knob}");
@@ -288,6 +305,9 @@ mod tests {
             (Knob::DirtyBackground, b"101\n"),
             (Knob::DirtyBackground, b"ten\n"),
             (Knob::DirtyBackground, b""),
+            (Knob::VfsCachePressure, b"-1\n"),
+            (Knob::VfsCachePressure, b"2147483648\n"),
+            (Knob::VfsCachePressure, b""),
         ] {
             let (_dir, cgroup) = tree(knob.file(), text);
             let error = read_raw(&cgroup, knob).unwrap_err();

@@ -19,6 +19,7 @@ use crate::model::{Key, Snapshot};
 use crate::monitor::{AppIoMonitor, Monitor, Switches, thread_cpu};
 use crate::page_cache::protection::marked_external;
 use crate::page_cache::reclaim::{ReclaimController, Reclaimer};
+use crate::page_cache::slab::{SlabController, plan_slab};
 use crate::page_cache::{Entitlements, ProtectionController, ReclaimFeatures, UnmanagedReclaim};
 use crate::recharge::RechargeController;
 use crate::status::decision_log::{Decided, DecisionLog};
@@ -42,6 +43,7 @@ pub struct Agent {
     pub(crate) credits: Credits,
     pub(crate) recharge: RechargeController,
     pub(crate) reclaim: ReclaimController,
+    pub(crate) slab: SlabController,
     pub(crate) features: ReclaimFeatures,
     pub(super) switches: Switches,
     pub(crate) decisions: DecisionLog,
@@ -81,6 +83,7 @@ impl Agent {
             knobs,
             protection: ProtectionController::default(),
             reclaim: ReclaimController::new(reclaimer, features),
+            slab: SlabController::new(fs.root().clone()),
             features,
             switches: Switches::new(Path::new("/sys"), now),
             decisions: DecisionLog::new(now, observe),
@@ -114,6 +117,7 @@ impl Agent {
             self.sample(now, &mut changes)?;
             self.update_entitlements(now);
             self.reclaim_excess(now, &mut changes);
+            self.cap_slab(now);
             self.protect(now);
             self.last_sample = Some(now);
             self.answered = now;
@@ -187,6 +191,18 @@ impl Agent {
             .reclaim
             .tick(&self.monitor, &self.config, intents, since);
         self.record_all(decided, now);
+    }
+
+    /// Shrinks reclaimable slab, if it is above its cap.
+    fn cap_slab(&mut self, now: Instant) {
+        let plan = plan_slab(&self.snapshot, &self.config.policy());
+        let decided = self.slab.tick(self.knobs.as_mut(), plan.as_ref());
+        self.record_all(decided, now);
+        for (key, reason) in plan.into_iter().flat_map(|plan| plan.above) {
+            let (monitor, config) = (&self.monitor, &self.config);
+            let decided = self.reclaim.shrink_slab(monitor, config, key, reason);
+            self.record_all(decided.into_iter().collect(), now);
+        }
     }
 
     /// Reclaims the pages that buffered writers hold beyond their dirty budget.
@@ -264,27 +280,38 @@ impl Agent {
         self.record_all(decided, now);
     }
 
-    /// The time until the next tick: it has to come before the free memory above the headroom can be used up.
+    /// The time until the next tick: it has to come before the free memory above the headroom can be used up, or what the cap
+    /// of unmapped page cache leaves.
     fn next_wait(&mut self, now: Instant) -> Duration {
         let memory = self.monitor.memory.memory(now);
-        let headroom = self.config.policy().free_headroom(&memory);
+        let policy = self.config.policy();
+        let headroom = policy.free_headroom(&memory);
         // Nothing fills memory faster than a quarter of it a second for long.
         let speed = memory.consumption_rate().max(memory.total / 4).max(1);
         let above = memory.free.saturating_sub(headroom);
+        let above = above.min(policy.unmapped_room(&memory).unwrap_or(u64::MAX));
         let millis = above.saturating_mul(WAIT_MS_PER_SECOND) / speed;
         let shortest = match (memory.consumption_rate() > 0, self.monitor.budget.allows()) {
             (true, true) => 50,
             (true, false) => 100,
             (false, _) => 200,
         };
-        let wait = Duration::from_millis(millis.clamp(shortest, 1000));
+        let longest = if self.slab.is_over() {
+            SAMPLE_PERIOD_WHEN_SHORT
+        } else {
+            SAMPLE_PERIOD
+        };
+        let wait = Duration::from_millis(millis.max(shortest)).min(longest);
         self.credits.wait(now).map_or(wait, |soon| soon.min(wait))
     }
 
-    /// Whether free memory is short, or will be in a moment.
+    /// Whether free memory is short, or unmapped page cache or slab may be above its cap.
     fn is_memory_short(&self, now: Instant) -> bool {
         let memory = self.monitor.memory.memory(now);
-        memory.free < self.config.policy().free_headroom(&memory)
+        let policy = self.config.policy();
+        memory.free < policy.free_headroom(&memory)
+            || policy.unmapped_room(&memory) == Some(0)
+            || self.slab.is_over()
     }
 
     /// Does work that a client has asked for; it does not count against the monitor's CPU budget.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use documented::DocumentedFields;
 
 use super::settings::{
-    Cache, Config, Guest, Io, Metrics, Pressure, Probes, Recharge, UnmanagedShare,
+    Cache, Config, Guest, Io, Metrics, Pressure, Probes, Recharge, Slab, UnmanagedShare, Unmapped,
 };
 use super::tenant::RuleKeys;
 
@@ -23,6 +23,8 @@ pub fn markdown() -> String {
         ("cache", keys::<Cache>()),
         ("pressure", keys::<Pressure>()),
         ("unmanaged", keys::<UnmanagedShare>()),
+        ("unmapped", keys::<Unmapped>()),
+        ("slab", keys::<Slab>()),
         ("guest", keys::<Guest>()),
     ] {
         let about = Config::get_field_docs(name).unwrap_or_default();

@@ -45,6 +45,10 @@ pub struct Config {
     pub pressure: Pressure,
     /// What runs in no managed cgroup.
     pub unmanaged: UnmanagedShare,
+    /// A cap of the page cache that no process has mapped: in a VM, whose host caches the same blocks.
+    pub unmapped: Unmapped,
+    /// A cap of reclaimable slab: dentries and inodes above all.
+    pub slab: Slab,
     /// The guest's side of the hypervisor cache: `justitia guest` alone reads it.
     pub guest: Guest,
     /// Overrides for the cgroups that a pattern matches.
@@ -159,6 +163,32 @@ pub struct UnmanagedShare {
     pub weight: Weight,
 }
 
+/// All of memory, percent: a cap that is none.
+const NO_CAP: f64 = 100.0;
+
+/// `[unmapped]`
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
+#[serde(default, deny_unknown_fields, expecting = "a table [unmapped]")]
+pub struct Unmapped {
+    /// The part of memory, in percent, that file pages may take which no process has mapped. What is above it is reclaimed
+    /// though memory is free; what is below it is divided by weight and use. Minimums of tenants come first. 100 is no
+    /// cap.
+    #[serde(deserialize_with = "value::percentage")]
+    pub max_ratio: f64,
+}
+
+/// `[slab]`
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
+#[serde(default, deny_unknown_fields, expecting = "a table [slab]")]
+pub struct Slab {
+    /// The part of memory, in percent, above which reclaimable slab is shrunk before other cache, by
+    /// `vm.vfs_cache_pressure`. 100 is no cap.
+    #[serde(deserialize_with = "value::percentage")]
+    pub max_ratio: f64,
+}
+
 /// `[guest]`
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "reference", derive(DocumentedFields))]
@@ -192,9 +222,23 @@ impl Default for Config {
             cache: Cache::default(),
             pressure: Pressure::default(),
             unmanaged: UnmanagedShare::default(),
+            unmapped: Unmapped::default(),
+            slab: Slab::default(),
             guest: Guest::default(),
             rules: Vec::new(),
         }
+    }
+}
+
+impl Default for Unmapped {
+    fn default() -> Self {
+        Self { max_ratio: NO_CAP }
+    }
+}
+
+impl Default for Slab {
+    fn default() -> Self {
+        Self { max_ratio: NO_CAP }
     }
 }
 
@@ -262,7 +306,14 @@ impl Config {
         Policy {
             demand: self.cache.demand,
             full_avg10_max: self.pressure.full_avg10_max,
+            unmapped_max: cap(self.unmapped.max_ratio),
+            slab_max: cap(self.slab.max_ratio),
             ..Policy::default()
         }
     }
+}
+
+/// The cap that a ratio is, if it is one.
+fn cap(percent: f64) -> Option<f64> {
+    (percent < NO_CAP).then_some(percent)
 }

@@ -355,7 +355,7 @@ impl ReadOnly {
 
 /// Whether a knob is a cgroup's. One of the machine is a file below `/proc/sys`, which is another mount.
 pub(super) const fn is_of_cgroup(knob: Knob) -> bool {
-    !matches!(knob, Knob::DirtyBackground)
+    !matches!(knob, Knob::DirtyBackground | Knob::VfsCachePressure)
 }
 
 /// Whether the mount of the cgroups is read-only. `/proc/sys` stays read-only for a service that systemd keeps from it.

@@ -5,15 +5,19 @@ use std::time::Duration;
 use justitia_api::{DemandModel, RESTS_AFTER};
 use justitia_share::{Demand, Tree, Weight, entitlements, num};
 
+use super::unmapped::UnmappedCap;
 use crate::model::{Key, MIN_OBSERVATION, Memory, Snapshot, Tenant};
 
 /// What each tenant is entitled to, in bytes of cache: file pages and reclaimable slab. The vectors are indexed like [`Snapshot::tenants`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entitlements {
-    /// The memory that is divided: all file pages and reclaimable slab, and the free memory above the headroom.
+    /// The memory that is divided: all file pages and reclaimable slab, and the free memory above the headroom; at most what
+    /// is mapped, slab, and the cap of unmapped page cache.
     pub capacity: u64,
     /// The free memory to keep ([`Policy::free_headroom`]).
     pub free_headroom: u64,
+    /// The cap of unmapped page cache, where that and not the memory says what is divided.
+    pub unmapped: Option<UnmappedCap>,
     /// What every tenant demands.
     pub demands: Vec<Demand>,
     /// Every tenant's entitlement.
@@ -33,12 +37,27 @@ impl Entitlements {
         let tenants = &snapshot.tenants;
         let free_headroom = policy.free_headroom(&snapshot.memory);
         let held: u64 = tenants.values().map(|tenant| tenant.own).sum();
-        let capacity = held
+        let fits = held
             .saturating_add(snapshot.memory.free)
             .saturating_sub(free_headroom);
-        let share = unmanaged_share(snapshot, capacity);
+        let unmapped = policy.unmapped_cap(&snapshot.memory).and_then(|cap| {
+            let room = policy.unmapped_goal(&snapshot.memory, cap);
+            UnmappedCap::of(snapshot, cap, room, fits)
+        });
+        let divided = unmapped.as_ref().map_or(fits, |cap| cap.room);
+        let share = unmanaged_share(snapshot, divided);
         let demands = tenants.map(|id, tenant| demand(tenant, tenants.is_leaf(id), share, policy));
-        let (entitled, orphaned) = divide(tenants, &demands, capacity);
+        let (entitled, orphaned) = match &unmapped {
+            None => divide(tenants, &demands, divided),
+            Some(cap) => {
+                let beyond = cap.beyond(tenants, &demands);
+                let (mut entitled, orphaned) = divide(tenants, &beyond, divided);
+                for (entitled, kept) in entitled.iter_mut().zip(&cap.kept) {
+                    *entitled = entitled.saturating_add(*kept);
+                }
+                (entitled, orphaned)
+            }
+        };
         let protected = demands
             .values()
             .zip(tenants.values())
@@ -48,8 +67,11 @@ impl Entitlements {
             })
             .collect();
         Self {
-            capacity,
+            capacity: unmapped
+                .as_ref()
+                .map_or(fits, |cap| cap.kept_in_all.saturating_add(cap.room)),
             free_headroom,
+            unmapped,
             demands: demands.values().copied().collect(),
             entitled,
             orphaned,
@@ -184,6 +206,10 @@ pub struct Policy {
     /// these bounds. Default 100 ms, two ticks under pressure, to a second: it is memory that working sets which do not fit
     /// do not have.
     pub reaction: (Duration, Duration),
+    /// The part of memory that unmapped page cache may take, percent; `None` without a cap, the default.
+    pub unmapped_max: Option<f64>,
+    /// The part of memory that reclaimable slab may take, percent; `None` without a cap, the default.
+    pub slab_max: Option<f64>,
     /// Nothing is reclaimed from a tenant with this memory pressure (PSI `full avg10`), percent. Default 60.
     pub full_avg10_max: f64,
 }
@@ -194,6 +220,8 @@ impl Default for Policy {
             demand: DemandModel::Use,
             horizon: Duration::from_millis(200),
             reaction: (Duration::from_millis(100), Duration::from_secs(1)),
+            unmapped_max: None,
+            slab_max: None,
             full_avg10_max: 60.0,
         }
     }
@@ -214,5 +242,42 @@ impl Policy {
         let ahead = num::to_u64(falls.max(refilled)).clamp(memory.total / 256, memory.total / 16);
         let gap = memory.high_watermark.saturating_sub(memory.low_watermark);
         memory.low_watermark.saturating_add(ahead.max(gap / 2))
+    }
+}
+
+/// Bytes: what a fast disk reads in a tick. More would take from the tenants what the cap leaves to them.
+const MAX_AHEAD: u64 = 16 << 20;
+
+impl Policy {
+    /// The unmapped page cache that there may be, bytes; `None` without a cap.
+    #[must_use]
+    pub fn unmapped_cap(&self, memory: &Memory) -> Option<u64> {
+        let percent = self.unmapped_max?;
+        Some(num::to_u64(num::to_f64(memory.total) * percent / 100.0))
+    }
+
+    /// What may be read until the cap is reached, bytes; `None` without a cap. Unmapped page cache is counted when everything is
+    /// sampled: since then it has grown by no more than free memory has fallen.
+    #[must_use]
+    pub fn unmapped_room(&self, memory: &Memory) -> Option<u64> {
+        let cap = self.unmapped_cap(memory)?;
+        let since = memory.free_at_sample.saturating_sub(memory.free);
+        let goal = self.unmapped_goal(memory, cap);
+        Some(goal.saturating_sub(memory.unmapped.saturating_add(since)))
+    }
+
+    /// Down to what unmapped page cache is reclaimed, bytes: below the cap by what is read until the agent can reclaim again, but
+    /// no more than half of the cap.
+    fn unmapped_goal(&self, memory: &Memory, cap: u64) -> u64 {
+        let reaction = memory.reaction.clamp(self.reaction.0, self.reaction.1);
+        let read = num::to_f64(memory.consumption_rate()) * reaction.as_secs_f64();
+        cap - num::to_u64(read).min(cap / 2).min(MAX_AHEAD)
+    }
+
+    /// The reclaimable slab that there may be, bytes; `None` without a cap.
+    #[must_use]
+    pub fn slab_cap(&self, memory: &Memory) -> Option<u64> {
+        let percent = self.slab_max?;
+        Some(num::to_u64(num::to_f64(memory.total) * percent / 100.0))
     }
 }

@@ -12,6 +12,7 @@
 //! |---|---|---|
 //! | [`plan_reclaim`](reclaim::plan_reclaim) | which tenants give back file pages, and how many | Justitia, section III-B3 |
 //! | [`plan_anonymous`](reclaim::plan_anonymous) | from which tenant cold anonymous memory is swapped out, and how much | as the kernel's own reclaim would |
+//! | [`plan_slab`](slab::plan_slab) | whose reclaimable slab shrinks | Linux Symposium 2010, 5.2 |
 //! | [`plan_protection`] | `memory.low` of every tenant | Justitia, section III-B3, through the kernel's own reclaim |
 //!
 //! Acting: [`reclaim`] asks the kernel to reclaim, in threads of its own; [`protection`] writes `memory.low` through
@@ -23,9 +24,11 @@ mod memory_sampler;
 pub mod protection;
 pub mod reclaim;
 mod reuse;
+pub mod slab;
 mod snapshot;
 pub(crate) mod system_memory;
 pub(crate) mod unmanaged;
+mod unmapped;
 
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -39,3 +42,4 @@ pub use protection::{Low, LowIntent, ProtectionController, plan_protection};
 pub(crate) use reuse::ReuseSampler;
 pub use reuse::{RECENT_ACCESSES, Reuse, ReuseCounts};
 pub use unmanaged::{ReclaimFeatures, UnmanagedReclaim, lru_gen_usable};
+pub use unmapped::UnmappedCap;

@@ -120,6 +120,8 @@ impl SystemMemory {
         self.slab = vmstat.nr_slab_reclaimable * PAGE_SIZE;
         self.cache = vmstat.file_lru() + self.slab;
         self.paged_in = vmstat.file_lru() + vmstat.pgsteal_file * PAGE_SIZE;
+        self.memory.unmapped = vmstat.unmapped();
+        self.memory.free_at_sample = self.memory.free;
         self.unreclaimable = (vmstat.nr_dirty + vmstat.nr_writeback) * PAGE_SIZE;
         Ok(())
     }

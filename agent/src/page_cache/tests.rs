@@ -4,6 +4,7 @@ mod delegated;
 mod minimums;
 mod orphaned;
 mod resources;
+mod unmapped;
 mod working_sets;
 
 use std::ops::{Deref, DerefMut};
@@ -30,6 +31,8 @@ fn memory(free: u64) -> Memory {
         refill_rate: 0,
         reaction: Duration::ZERO,
         refaulted: 0,
+        unmapped: 0,
+        free_at_sample: free * MIB,
         swappiness: 0,
     }
 }
@@ -95,7 +98,11 @@ fn snapshot<T: Into<Placed>>(free: u64, tenants: Vec<T>) -> Snapshot {
 }
 
 fn plan(snapshot: &Snapshot) -> (Entitlements, Vec<(u64, u64)>) {
-    let entitlements = Entitlements::of(snapshot, &Policy::default());
+    plan_by(snapshot, &Policy::default())
+}
+
+fn plan_by(snapshot: &Snapshot, policy: &Policy) -> (Entitlements, Vec<(u64, u64)>) {
+    let entitlements = Entitlements::of(snapshot, policy);
     let intents = plan_reclaim(snapshot, &entitlements, 0)
         .into_iter()
         .map(|i| match i.key {

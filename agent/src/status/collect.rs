@@ -56,6 +56,10 @@ pub(crate) fn status(agent: &Agent, at_start: &[String], observe: bool) -> Statu
             free_headroom: agent.entitlements.free_headroom,
             consumption_rate: memory.consumption_rate(),
             cache_divisible: agent.entitlements.capacity,
+            unmapped: memory.unmapped,
+            unmapped_cap: agent.config.policy().unmapped_cap(&memory),
+            slab: agent.snapshot.tenants.values().map(|t| t.slab).sum(),
+            slab_cap: agent.config.policy().slab_cap(&memory),
         },
         tenants: tenants(agent, &rates, &pv),
         external: external(agent),
@@ -143,6 +147,8 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
             reclaimed: agent.reclaim.reclaimed_from(tenant.key),
             unreclaimable: leaf(tenant.unreclaimable),
             other: leaf(tenant.other),
+            slab: tenant.slab,
+            mapped: leaf(tenant.mapped.min(tenant.own.saturating_sub(tenant.slab))),
             refaults: node.map_or(0, |n| leaf(n.memory.refaults)),
             app: rates[i].as_ref().map(app),
             backlogged: pv.backlogged.get(i).copied().unwrap_or(false),
@@ -243,6 +249,7 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
                 original: Some(original.to_owned()),
                 reason: match knob {
                     Knob::MemoryLow => protection.reason(id, knob),
+                    Knob::VfsCachePressure => agent.slab.reason(),
                     _ => agent.credits.why(id, knob).map(Reason::Text),
                 },
             },
@@ -300,6 +307,8 @@ struct Subtotal {
     reclaimed: u64,
     unreclaimable: u64,
     other: u64,
+    slab: u64,
+    mapped: u64,
     refaults: u64,
     app: Option<AppStatus>,
     /// Bytes per second that hit the cache, of `reads`.
@@ -320,6 +329,8 @@ impl Subtotal {
             reclaimed: tenant.reclaimed,
             unreclaimable: tenant.unreclaimable,
             other: tenant.other,
+            slab: tenant.slab,
+            mapped: tenant.mapped,
             refaults: tenant.refaults,
             app: tenant.app,
             hits: hit_ratio.map_or(0.0, |ratio| ratio * read_rate),
@@ -335,6 +346,8 @@ impl Subtotal {
         self.reclaimed += more.reclaimed;
         self.unreclaimable += more.unreclaimable;
         self.other += more.other;
+        self.slab += more.slab;
+        self.mapped += more.mapped;
         self.refaults += more.refaults;
         self.hits += more.hits;
         self.reads += more.reads;
@@ -378,6 +391,8 @@ pub(super) fn add_up(tenants: &mut Tree<TenantStatus>) {
         tenant.reclaimed = sum.reclaimed;
         tenant.unreclaimable = sum.unreclaimable;
         tenant.other = sum.other;
+        tenant.slab = sum.slab;
+        tenant.mapped = sum.mapped;
         tenant.refaults = sum.refaults;
         sum.app = sum.app.filter(|_| seen).map(|app| AppStatus {
             io_stalled: tenant.app.and_then(|own| own.io_stalled),

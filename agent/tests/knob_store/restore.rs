@@ -88,6 +88,25 @@ fn the_next_start_and_reset_restore_what_a_killed_agent_has_left() {
 }
 
 #[test]
+fn a_setting_of_the_machine_that_a_killed_agent_has_left_is_restored() {
+    // As the agent has left it; as somebody has set it since.
+    for (found, expected) in [("1000", "0100"), ("0070", "0070")] {
+        let tree = Tree::new(&["a"]);
+        let file = tree.path("vfs_cache_pressure");
+        std::fs::write(&file, "0100").unwrap();
+        let (mut store, _) = tree.open();
+        let machine = tree.fs.root().clone();
+        store.set(&machine, Knob::VfsCachePressure, "1000").unwrap();
+        let journal = std::fs::read(tree.state().join("ledger")).unwrap();
+        drop(store);
+        std::fs::write(tree.state().join("ledger"), journal).unwrap();
+        std::fs::write(&file, found).unwrap();
+        tree.open();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), expected);
+    }
+}
+
+#[test]
 fn another_cgroup_at_the_same_path_is_not_touched() {
     let tree = Tree::new(&["a", "b", "c"]);
     let (mut store, _) = tree.open();

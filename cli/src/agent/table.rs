@@ -57,7 +57,7 @@ pub(super) fn corruption(corruption: &Corruption, dry_run: bool) -> String {
     format!(
         "the knob journal {is} corrupt: {} {lines} of it could not be read, and {moved} {}. Knobs that only those lines \
          named may still have the agent's values: check memory.low (0 unless somebody has set it), memory.high (max) and \
-         io.max (empty) of your cgroups, and vm.dirty_background_ratio (10)",
+         io.max (empty) of your cgroups, vm.dirty_background_ratio (10) and vm.vfs_cache_pressure (100)",
         corruption.lines,
         encode(corruption.moved_to.as_os_str()),
     )
@@ -187,6 +187,7 @@ mod tests {
             "memory.high",
             "io.max",
             "vm.dirty_background_ratio",
+            "vm.vfs_cache_pressure",
         ] {
             assert!(message.contains(part), "{part} is not in {message}");
         }

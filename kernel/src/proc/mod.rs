@@ -239,6 +239,8 @@ pub struct Vmstat {
     pub nr_inactive_file: u64,
     pub nr_active_file: u64,
     pub nr_file_pages: u64,
+    /// File pages and pages of shared memory that processes have mapped.
+    pub nr_mapped: u64,
     pub nr_dirty: u64,
     pub nr_writeback: u64,
     pub nr_shmem: u64,
@@ -276,6 +278,14 @@ impl Vmstat {
         pages.saturating_mul(PAGE_SIZE)
     }
 
+    /// Bytes of file pages on the LRU lists that no process has mapped, as the kernel's own `min_unmapped_ratio` counts them
+    /// (`node_unmapped_file_pages` in mm/vmscan.c): too few by what is mapped of shared memory, which is on other lists.
+    #[must_use]
+    pub const fn unmapped(&self) -> u64 {
+        let mapped = self.nr_mapped.saturating_mul(PAGE_SIZE);
+        self.file_lru().saturating_sub(mapped)
+    }
+
     /// Reads `nr_free_pages 210351` and so on; unknown lines are passed over.
     ///
     /// # Errors
@@ -296,6 +306,7 @@ impl Vmstat {
                 b"nr_inactive_file" => &mut stat.nr_inactive_file,
                 b"nr_active_file" => &mut stat.nr_active_file,
                 b"nr_file_pages" => &mut stat.nr_file_pages,
+                b"nr_mapped" => &mut stat.nr_mapped,
                 b"nr_dirty" => &mut stat.nr_dirty,
                 b"nr_writeback" => &mut stat.nr_writeback,
                 b"nr_shmem" => &mut stat.nr_shmem,

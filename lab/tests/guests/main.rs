@@ -8,6 +8,7 @@
     reason = "the helpers of tests are tests"
 )]
 
+mod agent_caps;
 mod agent_contract;
 mod agent_credits;
 mod agent_disks;

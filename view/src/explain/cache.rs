@@ -1,7 +1,7 @@
 //! What a tenant holds of the page cache, what it is entitled to, and what would be reclaimed from it.
 
 use justitia_api::units::{bytes, seconds};
-use justitia_api::{DemandModel, EstimateBasis, Status, TenantStatus};
+use justitia_api::{DemandModel, EstimateBasis, MemoryStatus, Status, TenantStatus};
 use justitia_share::num::to_f64;
 use std::fmt::Write;
 
@@ -9,8 +9,9 @@ pub(super) fn entitlement(out: &mut String, status: &Status, tenant: &TenantStat
     let of = match tenant.parent.and_then(|p| status.tenants.get(p)) {
         Some(parent) => format!("the {} of {}", bytes(parent.entitlement), parent.path),
         None => format!(
-            "{} (all file pages, and the free memory above the headroom)",
-            bytes(status.memory.cache_divisible)
+            "{} ({})",
+            bytes(status.memory.cache_divisible),
+            divided(&status.memory)
         ),
     };
     let over = tenant.usage.saturating_sub(tenant.entitlement);
@@ -25,6 +26,19 @@ pub(super) fn entitlement(out: &mut String, status: &Status, tenant: &TenantStat
         "  rule: a cgroup's entitlement is divided by weight among its children that demand page cache; what one does \
          not demand goes to its siblings"
     );
+    if tenant.slab > 0 || tenant.mapped > 0 {
+        let slab_cap = status.memory.slab_cap.map(|cap| {
+            let held = bytes(status.memory.slab);
+            format!(" (all hold {held}, the cap is {})", bytes(cap))
+        });
+        let _ = writeln!(
+            out,
+            "  of that {} are mapped, and {} are reclaimable slab{}",
+            bytes(tenant.mapped),
+            bytes(tenant.slab),
+            slab_cap.unwrap_or_default()
+        );
+    }
     if let Some(part) = part_of_siblings(status, tenant) {
         let _ = writeln!(out, "  now: {part}");
     }
@@ -43,6 +57,19 @@ pub(super) fn entitlement(out: &mut String, status: &Status, tenant: &TenantStat
             "  the agent reclaims nothing below its minimum of {}",
             bytes(tenant.minimum)
         );
+    }
+}
+
+/// What of the memory is divided.
+fn divided(memory: &MemoryStatus) -> String {
+    match memory.unmapped_cap {
+        None => "all file pages, and the free memory above the headroom".to_owned(),
+        Some(cap) => format!(
+            "all file pages, and the free memory above the headroom, but of what no process has mapped {} at most: it holds \
+             {}",
+            bytes(cap),
+            bytes(memory.unmapped)
+        ),
     }
 }
 
@@ -107,7 +134,8 @@ pub(super) fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
         .max(tenant.minimum)
         .max(tenant.unreclaimable);
     let over = tenant.usage.saturating_sub(keep);
-    let short = memory.free < memory.free_headroom;
+    let over_cap = memory.unmapped_cap.is_some_and(|cap| memory.unmapped > cap);
+    let short = memory.free < memory.free_headroom || over_cap;
     let _ = writeln!(
         out,
         "  rule: when free memory (now {}) falls below the headroom (now {}), the agent reclaims clean file pages from \
@@ -115,6 +143,7 @@ pub(super) fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
         bytes(memory.free),
         bytes(memory.free_headroom)
     );
+    capped(out, memory);
     let now = if !tenant.leaf {
         "it is an inner node: of its orphaned pages, which no child is charged for, all are excess; its children have \
          excesses of their own"
@@ -147,6 +176,20 @@ pub(super) fn taking(out: &mut String, status: &Status, tenant: &TenantStatus) {
         )
     };
     let _ = writeln!(out, "  {now}");
+}
+
+/// When reclaim begins though memory is free.
+fn capped(out: &mut String, memory: &MemoryStatus) {
+    if let Some(cap) = memory.unmapped_cap {
+        let _ = writeln!(
+            out,
+            "  so it does when more than {} of file pages are mapped by no process (now {}); what it asks for never exceeds \
+             those. By memory.reclaim: which of a tenant's pages go the kernel's LRU decides, so mapped ones may be among \
+             them",
+            bytes(cap),
+            bytes(memory.unmapped)
+        );
+    }
 }
 
 // How a tenant's entitlement follows from its siblings'.

@@ -195,6 +195,10 @@ fn rule(policy: &PolicyStatus, knob: &str, tenant: &TenantStatus) -> (String, &'
             DIRTY_BACKGROUND.to_owned(),
             "the contention ends (then it is restored at once)",
         ),
+        Some("vm.vfs_cache_pressure") => (
+            VFS_CACHE_PRESSURE.to_owned(),
+            "reclaimable slab is an eighth below its cap (then it is restored)",
+        ),
         _ => (String::new(), ""),
     }
 }
@@ -350,6 +354,11 @@ fn memory_high(policy: Option<&IoPolicyStatus>, other: u64) -> String {
     text
 }
 
+/// The rule of `vm.vfs_cache_pressure`.
+const VFS_CACHE_PRESSURE: &str = "a setting of the whole machine, in per cent of the usual: reclaim frees so much \
+    of dentries and inodes. It is raised while reclaimable slab is above [slab] max_ratio. A value that the operator has \
+    changed is left";
+
 /// The rule of `vm.dirty_background_ratio`.
 const DIRTY_BACKGROUND: &str = "a setting of the whole machine, in per cent of the memory that may be dirty: from \
     there on the kernel writes back in the background. While buffered writers wait for a disk, it is one below \
@@ -366,6 +375,7 @@ fn command(tenant: &str, knob: &str) -> Option<String> {
         "vm.dirty_background_ratio" => {
             return Some("sysctl vm.dirty_background_ratio=10".to_owned());
         }
+        "vm.vfs_cache_pressure" => return Some("sysctl vm.vfs_cache_pressure=100".to_owned()),
         _ => {
             let device = knob.strip_prefix("io.max ")?;
             let (major, minor) = device.split_once(':')?;

@@ -116,6 +116,31 @@ fn says(text: &str, facts: &[&str]) {
 }
 
 #[test]
+fn caps_are_told_with_what_they_are_held_against() {
+    let mut status = status();
+    let told = |status: &Status| {
+        let mut out = String::new();
+        cache::entitlement(&mut out, status, &status.tenants[1]);
+        cache::taking(&mut out, status, &status.tenants[1]);
+        out
+    };
+    assert!(!told(&status).contains("mapped"));
+    status.tenants[1].parent = None;
+    (status.tenants[1].mapped, status.tenants[1].slab) = (20 * MIB, 30 * MIB);
+    (status.memory.unmapped, status.memory.unmapped_cap) = (90 * MIB, Some(40 * MIB));
+    (status.memory.slab, status.memory.slab_cap) = (70 * MIB, Some(60 * MIB));
+    status.memory.free = 200 * MIB;
+    says(
+        &told(&status),
+        &[
+            "of what no process has mapped 40.0M at most: it holds 90.0M",
+            "20.0M are mapped, and 30.0M are reclaimable slab (all hold 70.0M, the cap is 60.0M)",
+            "more than 40.0M of file pages are mapped by no process (now 90.0M)",
+        ],
+    );
+}
+
+#[test]
 fn application_io_is_shown_with_its_window() {
     let mut status = status();
     status.window = 10.0;

@@ -57,6 +57,7 @@ pub fn status(tenants: usize, second: usize) -> Status {
             free_headroom: 16 * MIB,
             consumption_rate: 0,
             cache_divisible: 2048 * MIB,
+            ..MemoryStatus::default()
         },
         decisions: decisions.take(1000).collect(),
         tenants: all,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use justitia_api::{Action, Reason, ReclaimExemption, Rule};
+use justitia_api::{Action, Reason, ReclaimExemption, Rule, SlabReason};
 use justitia_kernel::cgroup::CgroupId;
 
 use super::plan::{
@@ -16,6 +16,7 @@ use crate::device::credits::Surplus;
 use crate::model::{Key, Snapshot};
 use crate::monitor::Monitor;
 use crate::page_cache::entitlements::Entitlements;
+use crate::page_cache::slab::NUDGE;
 use crate::page_cache::unmanaged::{ReclaimFeatures, UnmanagedReclaim};
 use crate::status::decision_log::Decided;
 
@@ -213,6 +214,24 @@ impl ReclaimController {
         let target = ReclaimTarget::Cgroup(cgroup, self.features.file_only());
         let request = self.prepare(monitor, config, key, target, bytes);
         (bytes > 0).then(|| self.request(monitor, request, Reason::Text(excess.why), None))
+    }
+
+    /// Reclaims a little from a tenant whose slab is above its share of the cap: slab shrinks with it. Returns what was
+    /// requested.
+    pub fn shrink_slab(
+        &mut self,
+        monitor: &Monitor,
+        config: &Config,
+        key: Key,
+        reason: SlabReason,
+    ) -> Option<Decided> {
+        let cgroup = monitor.cgroups.get(key.cgroup()?)?.cgroup.clone();
+        if self.in_flight.contains_key(&key) {
+            return None;
+        }
+        let target = ReclaimTarget::Cgroup(cgroup, self.features.file_only());
+        let request = self.prepare(monitor, config, key, target, NUDGE);
+        Some(self.request(monitor, request, Rule::Slab(reason).into(), None))
     }
 
     /// The intents, if free memory is short, but from tenants with a request under way.

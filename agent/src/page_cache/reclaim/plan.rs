@@ -23,6 +23,14 @@ const MIN_RECLAIM: u64 = 128 << 10;
 /// The most that one intent asks for, bytes: `memory.reclaim` is synchronous, and delays the removal of the cgroup.
 const MAX_RECLAIM: u64 = 32 << 20;
 
+/// What has to be reclaimed of file pages, beyond reclaim under way, bytes: the free memory that is missing, or the unmapped
+/// page cache above its cap if that is more.
+fn file_shortage(snapshot: &Snapshot, entitlements: &Entitlements) -> u64 {
+    let over = entitlements.unmapped.as_ref().map_or(0, |cap| cap.over);
+    let over = over.saturating_sub(snapshot.memory.reclaim_in_flight);
+    shortage(snapshot, entitlements).max(over)
+}
+
 /// The free memory that is missing, and that no reclaim under way will bring, bytes.
 pub(super) fn shortage(snapshot: &Snapshot, entitlements: &Entitlements) -> u64 {
     let memory = &snapshot.memory;
@@ -48,7 +56,7 @@ pub fn plan_reclaim(
     entitlements: &Entitlements,
     swapped_out: u64,
 ) -> Vec<ReclaimIntent> {
-    let need = shortage(snapshot, entitlements).saturating_sub(swapped_out);
+    let need = file_shortage(snapshot, entitlements).saturating_sub(swapped_out);
     if need == 0 {
         return Vec::new();
     }
@@ -109,10 +117,14 @@ fn reclaimable_excess(
     }
     let held = tenant.own.saturating_sub(tenant.untargetable);
     let keep = if snapshot.tenants.is_leaf(id) {
-        // Pages that have been seen neither used nor unused so far are not taken.
+        // Pages that have been seen neither used nor unused so far are not taken, but for a cap that was asked for.
+        let unseen = match entitlements.unmapped {
+            None => tenant.unseen,
+            Some(_) => 0,
+        };
         entitlements.entitled[id.index()]
             .max(tenant.unreclaimable)
-            .max(tenant.unseen)
+            .max(unseen)
     } else {
         own_unreclaimable(snapshot, id, tenant).max(entitlements.orphaned[id.index()])
     };

@@ -64,7 +64,7 @@ const AGENT: &[Metric] = &[
         "knobs_managed",
         Number,
         Agent(|p| Some(Whole(p.status.agent_usage.knobs))),
-        "Knobs (files of cgroups, and vm.dirty_background_ratio) whose value the agent has set and will restore",
+        "Knobs (files of cgroups, vm.dirty_background_ratio and vm.vfs_cache_pressure) whose value the agent has set and will restore",
     ),
     gauge(
         "knobs_external",
@@ -218,7 +218,7 @@ const CACHE: &[Metric] = &[
         "tenant_knob",
         Number,
         TenantBy(&["knob"], knobs),
-        "Value that the agent has set in a knob that is one number: bytes, or percent for vm.dirty_background_ratio",
+        "Value that the agent has set in a knob that is one number: bytes, or percent for vm.dirty_background_ratio and vm.vfs_cache_pressure",
     ),
 ];
 

@@ -8,6 +8,8 @@ use super::Random;
 pub(crate) enum Op {
     /// A read of a file block, of which so many pages are read and cached.
     Read { block: u64, pages: u64 },
+    /// Use of a file block that is mapped.
+    Map(u64),
     /// Use of 64 KiB of anonymous memory, new or not.
     Touch(u64),
     /// Look-ups of names that fill a page of slab.
@@ -31,6 +33,15 @@ pub(crate) fn crawl(rate: f64) -> impl FnMut(f64, &mut Random) -> Option<Op> + '
         next += 1;
         Some(Op::Stat(next))
     })
+}
+
+/// `megabytes` of mapped files, each block touched once.
+pub(crate) fn maps(megabytes: u64) -> impl FnMut(f64, &mut Random) -> Option<Op> + 'static {
+    let mut next = 0;
+    move |_, _| {
+        next += 1;
+        (next <= megabytes * 16).then_some(Op::Map(next))
+    }
 }
 
 /// `megabytes` of anonymous memory, touched once.

@@ -180,6 +180,11 @@ impl Machine {
         sets.map(|set| set.bytes >> 20).collect()
     }
 
+    /// File pages that nobody has mapped.
+    pub(crate) fn unmapped(&self) -> u64 {
+        self.tenants.iter().map(|t| t.file.pages()).sum()
+    }
+
     fn free(&self) -> u64 {
         let used = self.tenants.iter().map(SimTenant::usage).sum();
         self.size.saturating_sub(used)
@@ -328,6 +333,8 @@ impl Machine {
             refill_rate: 60_000_000,
             reaction: STEP,
             refaulted,
+            unmapped: self.unmapped() * PAGE_SIZE,
+            free_at_sample: self.free() * PAGE_SIZE,
             swappiness: if swap_free > 0 { SWAPPINESS } else { 0 },
         };
         Snapshot {

@@ -26,6 +26,8 @@ pub(crate) struct SimTenant {
     pub(crate) group: Option<usize>,
     pub(crate) load: Load,
     pub(crate) file: Lru,
+    /// File pages that its processes have mapped; they are never unmapped, and evicted last.
+    pub(crate) mapped: Lru,
     pub(crate) slab: Lru,
     pub(crate) anon: Lru,
     /// Anonymous blocks in swap.
@@ -57,6 +59,7 @@ impl SimTenant {
             group,
             load,
             file: Lru::default(),
+            mapped: Lru::default(),
             slab: Lru::default(),
             anon: Lru::default(),
             swapped: HashSet::new(),
@@ -78,7 +81,7 @@ impl SimTenant {
 
     /// Charged pages.
     pub(crate) fn usage(&self) -> u64 {
-        self.file.pages() + self.slab.pages() + self.anon.pages()
+        self.file.pages() + self.mapped.pages() + self.slab.pages() + self.anon.pages()
     }
 
     /// Carries out an operation; whether it has to wait for the disk. `hashed`: the block as the agent's sampler sees it.
@@ -101,6 +104,7 @@ impl SimTenant {
                 }
                 !hit
             }
+            Op::Map(block) => !self.mapped.touch(block, 16, clock),
             Op::Touch(block) => {
                 let swapped_in = self.swapped.remove(&block);
                 self.refault_anon += if swapped_in { 16 } else { 0 };
@@ -128,7 +132,7 @@ impl SimTenant {
 
     /// Evicts the oldest file block; returns its pages.
     pub(crate) fn evict_file(&mut self) -> Option<u64> {
-        let oldest = self.file.evict()?;
+        let oldest = self.file.evict().or_else(|| self.mapped.evict())?;
         self.evicted.insert(oldest.block);
         self.stolen += oldest.pages;
         Some(oldest.pages)
@@ -158,7 +162,8 @@ impl SimTenant {
             anon: self.anon.pages() * PAGE_SIZE,
             inactive_anon: self.anon.pages() * PAGE_SIZE,
             inactive_file: (self.file.pages() - active) * PAGE_SIZE,
-            active_file: active * PAGE_SIZE,
+            active_file: (active + self.mapped.pages()) * PAGE_SIZE,
+            file_mapped: self.mapped.pages() * PAGE_SIZE,
             slab_reclaimable: self.slab.pages() * PAGE_SIZE,
             workingset_refault_anon: self.refault_anon,
             workingset_refault_file: self.refault_file,
@@ -218,7 +223,7 @@ impl SimTenant {
             growing: memory.growing(now),
             paged_in: memory.paged_in_lately(now),
             idle_for: STEP * u32::try_from(step - self.used_at).unwrap(),
-            mapped: 0,
+            mapped: memory.mapped,
             unseen: memory.unseen(&self.reuse.working_set(), now),
             working_set: self.reuse.working_set(),
             exempt: None,

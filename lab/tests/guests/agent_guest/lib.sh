@@ -43,7 +43,7 @@ rest() {
 lows() { (cd $C && find . -name memory.low -print0 | sort -z | xargs -0 grep -aH ''); }
 # Every value that can be written in any cgroup, with its path, and the machine's that the agent writes.
 knobs() {
-	grep -H '' /proc/sys/vm/dirty_background_ratio
+	grep -H '' /proc/sys/vm/dirty_background_ratio /proc/sys/vm/vfs_cache_pressure
 	(cd $C && find . -type f -perm -200 \( -name 'memory.*' -o -name 'io.*' -o -name 'cpu.*' -o -name 'pids.max' -o -name 'cgroup.subtree_control' -o -name 'cgroup.freeze' \) \
 		! -name 'memory.peak' ! -name '*.pressure' ! -name 'memory.reclaim' -print0 | sort -z | xargs -0 grep -aH '' 2>/dev/null)
 }

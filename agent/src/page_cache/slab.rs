@@ -1,0 +1,359 @@
+//! The cap of reclaimable slab: "Page/Slab Cache Control in a Virtualized Environment" (Linux Symposium 2010), 5.2.
+//!
+//! No interface shrinks slab alone. Every reclaim shrinks it by the part of the lists that is scanned, times
+//! `vm.vfs_cache_pressure` in per cent (`vfs_pressure_ratio` in fs/super.c and fs/dcache.c). So while slab is above its cap that
+//! is raised, and a little is reclaimed from the tenants whose slab is above their share of the cap: file pages of some
+//! hundred KiB, and much slab.
+
+use justitia_api::{Action, Reason, Rule, SlabReason};
+use justitia_kernel::cgroup::Cgroup;
+use justitia_kernel::knob::{Knob, read_raw};
+use justitia_share::{Demand, entitlements};
+
+use super::entitlements::Policy;
+use crate::knobs::{KnobStore, RestoreOutcome, WriteOutcome};
+use crate::model::{Key, Snapshot};
+use crate::status::decision_log::Decided;
+
+const KNOB: Knob = Knob::VfsCachePressure;
+/// The kernel's default, per cent.
+const USUAL: &str = "100";
+/// While slab is above its cap, per cent.
+const RAISED: &str = "1000";
+/// It is lowered again once slab is below the cap by one part in so many.
+const BELOW: u64 = 8;
+/// Less above a tenant's share is noise, bytes.
+const MIN_EXCESS: u64 = 256 << 10;
+/// Bytes of file pages that one request asks for: the least that the kernel reclaims at once.
+pub(crate) const NUDGE: u64 = 128 << 10;
+/// A tenant with fewer clean file pages is left to the kernel's own reclaim, bytes: where it finds none of those, one request
+/// drops all slab of the cgroup.
+const MIN_FILE: u64 = 8 * NUDGE;
+
+/// Slab against its cap. Bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlabPlan {
+    /// Reclaimable slab that there may be.
+    pub cap: u64,
+    /// Reclaimable slab that there is.
+    pub held: u64,
+    /// Whose is above their share of the cap, and can be shrunk.
+    pub above: Vec<(Key, SlabReason)>,
+}
+
+/// Divides the cap of slab by weight; `None` without a cap. Nothing of slab counts as used.
+#[must_use]
+pub fn plan_slab(snapshot: &Snapshot, policy: &Policy) -> Option<SlabPlan> {
+    let cap = policy.slab_cap(&snapshot.memory)?;
+    let tenants = &snapshot.tenants;
+    let held = tenants.values().map(|tenant| tenant.slab).sum();
+    let demands = tenants.map(|id, tenant| Demand {
+        sums_weights: !tenants.is_leaf(id) && tenant.sums_weights,
+        total: if tenants.is_leaf(id) {
+            tenant.slab
+        } else {
+            u64::MAX
+        },
+        ..Demand::unlimited(tenant.weight)
+    });
+    let shares = entitlements(&demands, cap);
+    let leaves = tenants.iter().filter(|(id, _)| tenants.is_leaf(*id));
+    let above = leaves.filter_map(|(id, tenant)| {
+        let share = shares[id.index()];
+        let clean = tenant
+            .own
+            .saturating_sub(tenant.slab + tenant.unreclaimable);
+        let shrinks = tenant.exempt.is_none() && tenant.key != Key::Unmanaged && clean >= MIN_FILE;
+        let is_above = held > cap && tenant.slab.saturating_sub(share) >= MIN_EXCESS;
+        let reason = SlabReason {
+            slab: tenant.slab,
+            share,
+            held,
+            cap,
+        };
+        (shrinks && is_above).then_some((tenant.key, reason))
+    });
+    let above = above.collect();
+    Some(SlabPlan { cap, held, above })
+}
+
+/// Raises `vm.vfs_cache_pressure` while slab is above its cap.
+#[derive(Debug)]
+pub struct SlabController {
+    /// The knobs of the machine are kept under it.
+    root: Cgroup,
+    /// Slab has been above its cap, and not well below it since.
+    over: bool,
+    /// Why the knob is left as it is, once that is known.
+    left: Option<String>,
+    /// Why it was raised last.
+    reason: Option<SlabReason>,
+}
+
+impl SlabController {
+    /// `root` is the root cgroup.
+    #[must_use]
+    pub const fn new(root: Cgroup) -> Self {
+        Self {
+            root,
+            over: false,
+            left: None,
+            reason: None,
+        }
+    }
+
+    /// Whether slab is being shrunk.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Why `vm.vfs_cache_pressure` is not raised, if so.
+    #[must_use]
+    pub fn left(&self) -> Option<&str> {
+        self.left.as_deref()
+    }
+
+    /// Why it was raised last.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        self.reason.map(|reason| Rule::Slab(reason).into())
+    }
+
+    /// One tick: raises it, or restores it. Without a store it only says what it would do. Without a cap there is no plan.
+    pub fn tick(&mut self, store: Option<&mut KnobStore>, plan: Option<&SlabPlan>) -> Vec<Decided> {
+        let was = self.over;
+        self.over = plan.is_some_and(|plan| match was {
+            true => plan.held > plan.cap - plan.cap / BELOW,
+            false => plan.held > plan.cap,
+        });
+        let Some(plan) = plan.filter(|_| self.over) else {
+            return self.lower(store, was);
+        };
+        let reason = SlabReason {
+            slab: plan.held,
+            share: plan.cap,
+            held: plan.held,
+            cap: plan.cap,
+        };
+        let raised = match store {
+            None => !was,
+            Some(store) => self.raise(store),
+        };
+        let action = Action::Set {
+            knob: KNOB.to_string(),
+            from: Some(USUAL.to_owned()),
+            to: RAISED.to_owned(),
+        };
+        let decided = Decided::new(Key::Unmanaged, action, Rule::Slab(reason));
+        if raised {
+            self.reason = Some(reason);
+        }
+        raised.then_some(decided).into_iter().collect()
+    }
+
+    /// Whether it was raised now.
+    fn raise(&mut self, store: &mut KnobStore) -> bool {
+        let id = self.root.id();
+        if let Ok(Some(WriteOutcome::External { applied, found })) = store.audit(id, KNOB) {
+            tracing::warn!(knob = %KNOB, applied, found, "external: another writer has set it");
+        }
+        if store.applied(id, KNOB).is_some() || self.left.is_some() || !store.may_write(id, KNOB) {
+            return false;
+        }
+        if let Some(why) = self.operators() {
+            tracing::warn!("slab: {KNOB} is left as it is: {why}");
+            self.left = Some(why);
+            return false;
+        }
+        match store.set(&self.root, KNOB, RAISED) {
+            Ok(WriteOutcome::Written | WriteOutcome::Reapplied { .. }) => true,
+            Ok(_) => false,
+            Err(error) => {
+                // For want of something at this moment it is tried again.
+                if !store.may_write(id, KNOB) {
+                    tracing::warn!("slab: {KNOB} is left as it is: {error}");
+                    self.left = Some(error.to_string());
+                }
+                false
+            }
+        }
+    }
+
+    /// Why it may not be raised, if so.
+    fn operators(&self) -> Option<String> {
+        // Of a container's own hierarchy, which ends with it, though the setting is the machine's.
+        if self.root.full_path().join("cgroup.type").exists() {
+            return Some("this is a cgroup namespace, and it is of the whole machine".to_owned());
+        }
+        match read_raw(&self.root, KNOB) {
+            Ok(found) if found == USUAL || found == RAISED => None,
+            Ok(found) => Some(format!("its operator has set it to {found}")),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    fn lower(&self, store: Option<&mut KnobStore>, was: bool) -> Vec<Decided> {
+        let lowered = store.map_or(was, |store| {
+            store.restore(self.root.id(), KNOB) == Some(RestoreOutcome::Restored)
+        });
+        let knob = KNOB.to_string();
+        let why = "reclaimable slab is below its cap".to_owned();
+        let decided = Decided::new(Key::Unmanaged, Action::Restore { knob }, Reason::Text(why));
+        lowered.then_some(decided).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Memory, Tenant};
+    use crate::page_cache::fixture;
+    use justitia_kernel::cgroup::{CgroupFs, CgroupId};
+
+    const MIB: u64 = 1 << 20;
+
+    /// Of slab and clean file pages, MiB.
+    fn tenant(id: u64, weight: u64, slab: u64, file: u64) -> Tenant {
+        Tenant {
+            slab: slab * MIB,
+            ..fixture::tenant(Key::Cgroup(CgroupId(id)), weight, (slab + file) * MIB)
+        }
+    }
+
+    /// A cap of 5 % of 1,000 MiB.
+    fn plan(tenants: Vec<Tenant>) -> SlabPlan {
+        let snapshot = Snapshot {
+            memory: Memory {
+                total: 1000 * MIB,
+                ..Memory::default()
+            },
+            tenants: fixture::tree(tenants.into_iter().map(|tenant| (None, tenant))),
+        };
+        assert_eq!(plan_slab(&snapshot, &Policy::default()), None);
+        let policy = Policy {
+            slab_max: Some(5.0),
+            ..Policy::default()
+        };
+        plan_slab(&snapshot, &policy).unwrap()
+    }
+
+    fn shrunk(tenants: Vec<Tenant>) -> Vec<(u64, u64)> {
+        let above = plan(tenants).above;
+        let of = |(key, reason): (Key, SlabReason)| (key.cgroup().unwrap().0, reason.share / MIB);
+        above.into_iter().map(of).collect()
+    }
+
+    #[test]
+    fn the_cap_is_divided_by_weight_and_only_what_is_above_it_shrinks() {
+        assert_eq!(shrunk(vec![tenant(1, 100, 49, 10)]), []);
+        assert_eq!(
+            shrunk(vec![tenant(1, 100, 40, 10), tenant(2, 100, 5, 10)]),
+            []
+        );
+        // The second stays within its half, the first gets what that leaves.
+        let two = vec![tenant(1, 100, 90, 10), tenant(2, 100, 5, 10)];
+        assert_eq!(shrunk(two), [(1, 45)]);
+        let three = vec![
+            tenant(1, 100, 60, 10),
+            tenant(2, 300, 60, 10),
+            tenant(3, 100, 5, 0),
+        ];
+        assert_eq!(shrunk(three), [(1, 11), (2, 33)]);
+    }
+
+    #[test]
+    fn where_one_request_would_drop_all_of_it_the_kernel_is_left_alone() {
+        assert_eq!(shrunk(vec![tenant(1, 100, 90, 0)]), []);
+        let dirty = Tenant {
+            unreclaimable: 9 * MIB + MIB / 2,
+            ..tenant(1, 100, 90, 10)
+        };
+        assert_eq!(shrunk(vec![dirty]), []);
+        let unmanaged = Tenant {
+            key: Key::Unmanaged,
+            ..tenant(1, 100, 90, 10)
+        };
+        assert_eq!(shrunk(vec![unmanaged]), []);
+    }
+
+    /// A machine, with its knob store.
+    fn machine(dir: &std::path::Path, value: &str) -> (SlabController, KnobStore) {
+        let root = dir.join("cgroup");
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(root.join(KNOB.file()), value).unwrap();
+        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let (mut store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
+        // As the kernel's files, and unlike others, it holds what was written last.
+        store.write_knob = |cgroup, knob, value| {
+            std::fs::write(cgroup.full_path().join(knob.file()), value).unwrap();
+            Ok(())
+        };
+        (SlabController::new(fs.root().clone()), store)
+    }
+
+    fn stands(dir: &std::path::Path) -> String {
+        std::fs::read_to_string(dir.join("cgroup").join(KNOB.file())).unwrap()
+    }
+
+    fn held(slab: u64) -> SlabPlan {
+        plan(vec![tenant(1, 100, slab, 10)])
+    }
+
+    #[test]
+    fn it_is_raised_while_slab_is_above_the_cap_and_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut slab, mut store) = machine(dir.path(), USUAL);
+        for (mib, expected, decisions) in [
+            (50, USUAL, 0),
+            (51, RAISED, 1),
+            (45, RAISED, 0),
+            (43, USUAL, 1),
+            (49, USUAL, 0),
+            (60, RAISED, 1),
+        ] {
+            let decided = slab.tick(Some(&mut store), Some(&held(mib)));
+            assert_eq!(stands(dir.path()), expected, "{mib} MiB");
+            assert_eq!(decided.len(), decisions, "{mib} MiB");
+        }
+        // The configuration has no cap any more.
+        assert_eq!(slab.tick(Some(&mut store), None).len(), 1);
+        assert_eq!(stands(dir.path()), USUAL);
+        // However the agent ends.
+        slab.tick(Some(&mut store), Some(&held(60)));
+        assert_eq!(stands(dir.path()), RAISED);
+        drop(store);
+        assert_eq!(stands(dir.path()), USUAL);
+    }
+
+    #[test]
+    fn its_operators_choice_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut slab, mut store) = machine(dir.path(), "50");
+        assert!(slab.tick(Some(&mut store), Some(&held(60))).is_empty());
+        assert_eq!(stands(dir.path()), "50");
+        assert!(slab.left().unwrap().contains("set it to 50"));
+    }
+
+    #[test]
+    fn who_sets_it_meanwhile_keeps_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut slab, mut store) = machine(dir.path(), USUAL);
+        slab.tick(Some(&mut store), Some(&held(60)));
+        std::fs::write(dir.path().join("cgroup").join(KNOB.file()), "70").unwrap();
+        for mib in [60, 40, 60] {
+            slab.tick(Some(&mut store), Some(&held(mib)));
+            assert_eq!(stands(dir.path()), "70");
+        }
+    }
+
+    #[test]
+    fn observing_it_writes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut slab, _store) = machine(dir.path(), USUAL);
+        assert_eq!(slab.tick(None, Some(&held(60))).len(), 1);
+        assert_eq!(slab.tick(None, Some(&held(60))).len(), 0);
+        assert_eq!(slab.tick(None, Some(&held(10))).len(), 1);
+        assert_eq!(stands(dir.path()), USUAL);
+    }
+}
