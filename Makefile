@@ -25,7 +25,7 @@ PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 VM_TESTS := agent_ cache_vm:: cache_devices:: power_loss:: probes_agent:: recharge::
 
 # Tests of memory between virtual machines.
-VMS_TESTS := guest_memory::
+VMS_TESTS := guest_memory:: host_memory::
 
 # The mixtures of ordinary hosts, and how often each configuration of each runs: make ordinary MIXTURES='slab burst' REPEAT=3
 MIXTURES :=

@@ -10,7 +10,7 @@ arch=$(dpkg --print-architecture)
 . "$here/tree.sh"
 
 install -D -m 0755 -s "$binary" "$tree/usr/bin/justitia"
-for unit in justitia justitia-cache justitia-guest; do
+for unit in justitia justitia-cache justitia-guest justitia-host; do
 	install -D -m 0644 "$here/$unit.service" "$tree/lib/systemd/system/$unit.service"
 done
 install -D -m 0644 "$here/60-justitia-guest.rules" "$tree/lib/udev/rules.d/60-justitia-guest.rules"
@@ -56,7 +56,7 @@ if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
 	# An upgrade goes on with what ran; a first installation waits to be asked: `systemctl enable --now justitia`. The
 	# cache executes its new program, which VMs do not notice. Clients with TLS would: with them it goes on as it is.
 	if [ -n "$2" ]; then
-		systemctl try-restart justitia.service justitia-guest.service
+		systemctl try-restart justitia.service justitia-guest.service justitia-host.service
 		if systemctl --quiet is-active justitia-cache.service; then
 			if grep -Eq '^[[:space:]]*(\[[[:space:]]*)?tls' /etc/justitia/cache.toml; then
 				echo "justitia: justitia-cache goes on with the program from before, since its clients may use TLS" \
@@ -72,11 +72,12 @@ cat >"$tree/DEBIAN/prerm" <<'EOF'
 #!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-	systemctl disable --now justitia.service justitia-cache.service justitia-guest.service
+	systemctl disable --now justitia.service justitia-cache.service justitia-guest.service justitia-host.service
 fi
 # However the agent was started: restore what a killed agent has left, while the program is still installed. A failure says
 # why, and the journal stays for the next try.
 if [ "$1" = remove ] && [ -e /run/justitia/ledger ]; then justitia reset || true; fi
+if [ "$1" = remove ] && [ -e /run/justitia/host/balloons ]; then justitia host reset || true; fi
 EOF
 cat >"$tree/DEBIAN/postrm" <<'EOF'
 #!/bin/sh

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use justitia_api::escape::plain_lines;
 use justitia_api::units::bytes;
 use justitia_command::out;
-use justitia_host::channel::Agent;
+use justitia_host::channel::{Agent, Wrong};
 use justitia_host::config::Config;
 use justitia_host::journal::{DEFAULT_DIRECTORY, Outcome};
 use justitia_host::run::{Options, reset, run};
@@ -42,6 +42,7 @@ Beside QEMU:
 
 /etc/justitia/host.toml (none is needed):
   headroom = \"10%\"          # of the host's memory, or a size: what is to stay available
+  most = \"48GiB\"            # what all VMs together may hold, if less than the rest
   discover = true           # false: only the VMs below
   [[vm]]
   name = \"web\"              # as -name says it
@@ -266,53 +267,31 @@ fn explained(status: &Status, vm: &VmStatus) -> String {
             bytes(vm.share)
         ),
     ];
-    let says = match vm.reported {
+    lines.push(match vm.reported {
         Some((available, worth)) => format!(
             "its guest's agent says: {} available, {} of cache worth having",
             bytes(available),
             bytes(worth)
         ),
         None => format!("its guest's agent: {}", agent(vm)),
-    };
-    lines.push(says);
-    if vm.floor > vm.resident / 2 {
-        lines.push(format!(
-            "a step that hurt showed that it needs {}",
-            bytes(vm.floor)
-        ));
-    }
-    if vm.distress {
-        lines.push("its guest lacks memory: nothing is taken".to_owned());
-    }
-    if vm.paused_ms > 0 {
-        lines.push(format!(
-            "it is not asked for another {} s",
-            vm.paused_ms.div_ceil(1000)
-        ));
-    }
-    match (vm.balloon, &vm.monitor_error) {
+    });
+    lines.extend(limits(vm));
+    lines.push(match (vm.balloon, &vm.monitor_error) {
         (Some((actual, target)), _) => {
             let oom = if vm.deflates_on_oom {
                 ""
             } else {
                 "; it is never inflated: deflate-on-oom is off"
             };
-            lines.push(format!(
+            format!(
                 "its balloon leaves {} of {}{oom}",
                 bytes(actual),
                 bytes(target)
-            ));
+            )
         }
-        (None, Some(error)) => lines.push(error.clone()),
-        (None, None) => lines.push("no monitor was found: its balloon is not used".to_owned()),
-    }
-    let wrong = vm.wrong;
-    if wrong != justitia_host::channel::Wrong::default() {
-        lines.push(format!(
-            "its agent's lines: {} too long, {} no answers, {} not asked for, {} impossible, {} floods, {} errors",
-            wrong.too_long, wrong.malformed, wrong.unasked, wrong.impossible, wrong.floods, wrong.errors
-        ));
-    }
+        (None, Some(error)) => error.clone(),
+        (None, None) => "no monitor was found: its balloon is not used".to_owned(),
+    });
     lines.push(format!(
         "it was asked for {} so far, and gave {}",
         bytes(vm.asked),
@@ -323,15 +302,35 @@ fn explained(status: &Status, vm: &VmStatus) -> String {
     } else {
         "was done"
     };
-    lines.push(format!("what {would}:"));
-    lines.extend(
-        vm.decisions
-            .iter()
-            .rev()
-            .map(|told| format!("  {} s ago: {}", told.age_s, told.what)),
-    );
+    lines.push(format!("what {would}, the latest first:"));
+    let told = vm.decisions.iter().rev();
+    lines.extend(told.map(|told| format!("  {} s ago: {}", told.age_s, told.what)));
     if vm.decisions.is_empty() {
         lines.push("  nothing".to_owned());
     }
     lines.join("\n") + "\n"
+}
+
+/// What keeps memory from being taken of it, and what its agent did wrong.
+fn limits(vm: &VmStatus) -> Vec<String> {
+    let mut lines = Vec::new();
+    if vm.floor > vm.resident / 2 {
+        let floor = bytes(vm.floor);
+        lines.push(format!("a step that hurt showed that it needs {floor}"));
+    }
+    if vm.distress {
+        lines.push("its guest lacks memory: nothing is taken".to_owned());
+    }
+    if vm.paused_ms > 0 {
+        let seconds = vm.paused_ms.div_ceil(1000);
+        lines.push(format!("it is not asked for another {seconds} s"));
+    }
+    let wrong = vm.wrong;
+    if wrong != Wrong::default() {
+        lines.push(format!(
+            "its agent's lines: {} too long, {} no answers, {} not asked for, {} impossible, {} floods, {} errors",
+            wrong.too_long, wrong.malformed, wrong.unasked, wrong.impossible, wrong.floods, wrong.errors
+        ));
+    }
+    lines
 }

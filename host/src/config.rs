@@ -19,6 +19,8 @@ const HEADROOM: u64 = 10;
 pub struct Config {
     /// What is to stay available on the host.
     pub headroom: Headroom,
+    /// What all VMs together may hold, bytes, if the host has other uses for the rest.
+    pub most: Option<u64>,
     /// VMs that are not named here are looked for, too.
     pub discover: bool,
     /// VMs with something of their own.
@@ -61,6 +63,7 @@ pub struct ConfigError {
 #[serde(deny_unknown_fields)]
 struct Read {
     headroom: Option<String>,
+    most: Option<String>,
     discover: Option<bool>,
     #[serde(default)]
     vm: Vec<ReadVm>,
@@ -80,6 +83,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             headroom: Headroom::Percent(HEADROOM),
+            most: None,
             discover: true,
             vms: Vec::new(),
         }
@@ -122,6 +126,7 @@ impl Config {
         }
         Ok(Self {
             headroom: headroom.unwrap_or(Headroom::Percent(HEADROOM)),
+            most: read.most.as_deref().map(parse_most).transpose()?,
             discover: read.discover.unwrap_or(true),
             vms,
         })
@@ -149,6 +154,12 @@ fn parse_headroom(text: &str) -> Result<Headroom, String> {
     }
     let bytes = size::parse(text).filter(|bytes| *bytes > 0);
     bytes.map(Headroom::Bytes).ok_or_else(expected)
+}
+
+fn parse_most(text: &str) -> Result<u64, String> {
+    size::parse(text)
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| format!("most: expected a size such as \"48GiB\", found {text:?}"))
 }
 
 fn parse_vm(read: ReadVm) -> Result<VmConfig, String> {
@@ -190,6 +201,7 @@ mod tests {
         for (text, expected) in [
             ("headroom = \"95%\"", "expected 1% to 90%"),
             ("headroom = \"much\"", "found \"much\""),
+            ("most = \"10%\"", "most: expected a size"),
             (
                 "[[vm]]\nname = \"a\"\nweight = 0",
                 "expected a weight from 1 to 10000",

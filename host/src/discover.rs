@@ -130,9 +130,9 @@ fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Fou
     let name = name.filter(|name| !name.is_empty());
     let chardevs = of("chardev");
     let path_of = |id: &str| {
-        let of_id = chardevs
-            .iter()
-            .find(|chardev| chardev.starts_with("socket,") && field(chardev, "id") == Some(id));
+        let of_id = chardevs.iter().find(|chardev| {
+            chardev.starts_with("socket,") && field(chardev, "id") == Some(id) && listens(chardev)
+        });
         of_id
             .and_then(|chardev| field(chardev, "path"))
             .map(|path| directory.join(path))
@@ -147,7 +147,11 @@ fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Fou
         path_of(field(monitor, "chardev").or(first)?)
     });
     let by_qmp = of("qmp").iter().find_map(|qmp| {
-        let path = qmp.strip_prefix("unix:")?.split(',').next()?;
+        let path = qmp
+            .strip_prefix("unix:")
+            .filter(|qmp| listens(qmp))?
+            .split(',')
+            .next()?;
         Some(directory.join(path.strip_prefix("path=").unwrap_or(path)))
     });
     let ports = of("device");
@@ -197,6 +201,12 @@ fn field<'a>(option: &'a str, name: &str) -> Option<&'a str> {
     fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
 }
 
+/// Whether QEMU listens there, and does not connect to another program.
+fn listens(socket: &str) -> bool {
+    let is_server = |field| matches!(field, "server" | "server=on" | "server=yes" | "server=true");
+    socket.split(',').any(is_server)
+}
+
 /// The value of `-m`: MiB, or a size with its unit.
 fn ram(option: &str) -> Option<u64> {
     let text =
@@ -244,7 +254,7 @@ mod tests {
             "-qmp unix:/run/q,server=on,wait=off",
             "--qmp unix:/run/q,server",
             "-chardev socket,id=x,path=/run/q,server=on -mon chardev=x,mode=control",
-            "-chardev socket,id=x,path=/run/q -mon x,mode=control",
+            "-chardev socket,id=x,path=/run/q,server=on,wait=off -mon x,mode=control",
         ] {
             let line = format!(
                 "/usr/bin/qemu-system-x86_64 -name guest=web,debug-threads=on -m 2G {monitor} {port}"
@@ -262,6 +272,10 @@ mod tests {
             found("qemu-system-x86_64 -m size=512M,slots=2 -mon chardev=x,mode=readline").unwrap();
         assert_eq!((vm.qmp, vm.channel), (None, None));
         assert_eq!((vm.name.as_str(), vm.ram), ("qemu-7", 512 << 20));
+        let other =
+            found("kvm -m 1 -qmp unix:/theirs -chardev socket,id=x,path=/too -mon x,mode=control")
+                .unwrap();
+        assert_eq!(other.qmp, None, "QEMU connects there");
         assert!(found("vim qemu-system-x86_64").is_none());
         assert!(found("").is_none());
         // A port of another name, and a monitor that libvirt has.

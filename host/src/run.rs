@@ -28,6 +28,8 @@ const TICK: Duration = Duration::from_millis(250);
 const DISCOVER: Duration = Duration::from_secs(5);
 /// At the end, balloons that could not be restored are tried again for so long.
 const RESTORE: Duration = Duration::from_secs(5);
+/// The balloon of a VM with a channel is left alone for so long, milliseconds: its agent may answer yet.
+const AGENT_MS: u64 = 10_000;
 /// Decisions that are kept of a VM.
 const KEPT: usize = 16;
 /// A page of a guest, in which refaults are counted.
@@ -74,6 +76,8 @@ struct Managed {
     asked: u64,
     given: u64,
     decisions: VecDeque<(u64, String)>,
+    /// When it was found.
+    found_at: u64,
 }
 
 #[derive(Debug)]
@@ -211,10 +215,23 @@ impl Daemon {
                 managed.given += given;
                 self.law.answered(now, id(*process), given);
             }
-            let vm = view(*process, managed, &managed.vm.seen());
+            let mut vm = view(*process, managed, &managed.vm.seen());
+            // Its agent may answer yet.
+            let is_new = now < managed.found_at + AGENT_MS && managed.vm.found.channel.is_some();
+            if is_new && vm.guest.is_none() {
+                vm.balloon = None;
+            }
             seen.push((*process, vm));
         }
         let (total, available) = self.memory;
+        let held: u64 = seen.iter().map(|(_, vm): &(_, LawVm)| vm.resident).sum();
+        let left = self
+            .options
+            .config
+            .most
+            .map(|most| most.saturating_sub(held));
+        let available = left.map_or(available, |left| left.min(available));
+        self.memory = (total, available);
         let host = Host {
             available,
             headroom: self.options.config.headroom.of(total),
@@ -290,6 +307,7 @@ impl Daemon {
                         asked: 0,
                         given: 0,
                         decisions: VecDeque::new(),
+                        found_at: self.common.now(),
                     };
                     self.vms.insert(process, managed);
                 }

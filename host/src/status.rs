@@ -26,7 +26,7 @@ pub struct Status {
     pub observe: bool,
     /// `MemTotal` of the host, bytes, as all amounts here.
     pub total: u64,
-    /// `MemAvailable`.
+    /// `MemAvailable`, or what VMs may hold beyond what they do, if that is less.
     pub available: u64,
     /// What is to stay available.
     pub headroom: u64,

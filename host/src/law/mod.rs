@@ -14,6 +14,8 @@
 //!
 //! Amounts are bytes, times milliseconds of a clock that the caller has.
 
+#[cfg(test)]
+mod tests;
 mod types;
 mod watch;
 
@@ -29,7 +31,7 @@ pub use types::{
 use watch::Watch;
 
 /// How far ahead growth is provided for, milliseconds: a report is a second old, a request takes another, and free pages are
-/// reported in batches every 2 s (`drivers`, `mm/page_reporting.c`).
+/// reported in batches every 2 s (`PAGE_REPORTING_DELAY` in the kernel's mm/page_reporting.c).
 const AHEAD_MS: u64 = 3000;
 /// What is urgent stays so for this long, milliseconds: entitlements differ then, and balloons would follow to and fro.
 const URGENT_MS: u64 = 5000;
@@ -246,7 +248,7 @@ fn demand(vm: &Vm, watch: &Watch, share: u64, urgent: bool) -> Demand {
 fn inflated(vm: &Vm, place: &Place, most: u64) -> Option<Decision> {
     let balloon = vm.balloon?;
     // It is still at the last step, or the guest has taken some back.
-    if balloon.actual != balloon.target || !balloon.deflates_on_oom {
+    if balloon.actual.abs_diff(balloon.target) >= STEP_LEAST || !balloon.deflates_on_oom {
         return None;
     }
     let available = balloon.available?.saturating_sub(2 * vm.reserve());

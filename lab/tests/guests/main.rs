@@ -27,6 +27,7 @@ mod databases;
 mod guest_host;
 mod guest_memory;
 mod guest_puts;
+mod host_memory;
 mod nbd_files;
 mod ordinary;
 mod package;

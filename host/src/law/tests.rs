@@ -1,0 +1,177 @@
+use justitia_share::Weight;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const HEADROOM: u64 = 200 * MIB;
+
+/// A VM of 1 GiB that holds so much, of which so much is in use and so much is cache worth having.
+fn vm(id: VmId, resident: u64, in_use: u64, worth: u64) -> Vm {
+    Vm {
+        id,
+        weight: Weight::default(),
+        minimum: 0,
+        ram: 1024 * MIB,
+        resident: resident * MIB,
+        balloon: None,
+        guest: Some(Report {
+            at: 0,
+            available: (1024 - in_use) * MIB,
+            used: resident * MIB,
+            unreclaimable: in_use * MIB,
+            worth: worth * MIB,
+            refaulted: 0,
+            stalled_us: 0,
+        }),
+    }
+}
+
+fn balloon(available: u64) -> Option<Balloon> {
+    Some(Balloon {
+        actual: 1024 * MIB,
+        target: 1024 * MIB,
+        deflates_on_oom: true,
+        available: Some(available * MIB),
+        free: 0,
+    })
+}
+
+fn decide(law: &mut Law, now: u64, available: u64, vms: &[Vm]) -> Plan {
+    let host = Host {
+        available: available * MIB,
+        headroom: HEADROOM,
+    };
+    law.decide(now, host, vms)
+}
+
+/// Who is asked for how many MiB, and why.
+fn asked(plan: &Plan) -> Vec<(VmId, u64, Why)> {
+    let decisions = plan.decisions.iter();
+    let asked = decisions.filter_map(|decision| match decision.order {
+        Order::Reclaim(bytes) => Some((decision.vm, bytes / MIB, decision.why)),
+        Order::Balloon(_) => None,
+    });
+    asked.collect()
+}
+
+#[test]
+fn nobody_is_asked_while_the_host_has_memory() {
+    let vms = [vm(1, 900, 50, 0), vm(2, 100, 50, 50)];
+    let plan = decide(&mut Law::default(), 0, 201, &vms);
+    assert_eq!((plan.decisions.len(), plan.shortage), (0, 0));
+}
+
+#[test]
+fn what_is_not_worth_having_goes_first_of_who_has_the_most() {
+    // The first holds the most, all of it worth having; the second holds what is not.
+    let vms = [
+        vm(1, 700, 100, 600),
+        vm(2, 600, 100, 0),
+        vm(3, 300, 100, 200),
+    ];
+    let plan = decide(&mut Law::default(), 0, 180, &vms);
+    assert_eq!(asked(&plan), [(2, 20, Why::Idle)]);
+}
+
+#[test]
+fn steps_are_bounded_and_one_at_a_time() {
+    let mut law = Law::default();
+    let vms = [vm(1, 900, 50, 0)];
+    assert_eq!(asked(&decide(&mut law, 0, 110, &vms)), [(1, 64, Why::Idle)]);
+    assert_eq!(asked(&decide(&mut law, 250, 110, &vms)), []);
+    law.answered(500, 1, 64 * MIB);
+    // What it gave and has not come counts as come.
+    assert_eq!(
+        asked(&decide(&mut law, 500, 110, &vms)),
+        [(1, 26, Why::Idle)]
+    );
+}
+
+#[test]
+fn an_agent_that_does_not_give_is_not_asked_again_and_its_balloon_is_the_last_resort() {
+    for (balloon, oom, expected) in [
+        (balloon(900), true, true),
+        (balloon(900), false, false),
+        // Its kernel has nothing to spare.
+        (balloon(60), true, false),
+        (None, true, false),
+    ] {
+        let mut law = Law::default();
+        let mut one = vm(1, 900, 50, 0);
+        one.balloon = balloon.map(|balloon| Balloon {
+            deflates_on_oom: oom,
+            ..balloon
+        });
+        let vms = [one, vm(2, 850, 50, 800)];
+        assert_eq!(asked(&decide(&mut law, 0, 150, &vms)).len(), 1);
+        law.answered(250, 1, 0);
+        let plan = decide(&mut law, 500, 150, &vms);
+        let inflated = plan.decisions.iter().find(|decision| decision.vm == 1);
+        assert_eq!(inflated.is_some(), expected, "{plan:?}");
+        if let Some(decision) = inflated {
+            assert_eq!(
+                (decision.order, decision.why),
+                (Order::Balloon(974 * MIB), Why::Unheeded)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_guest_in_distress_gets_all_and_is_spared() {
+    let mut one = vm(1, 900, 880, 0);
+    one.balloon = balloon(20).map(|balloon| Balloon {
+        actual: 920 * MIB,
+        target: 920 * MIB,
+        ..balloon
+    });
+    let mut law = Law::default();
+    let plan = decide(&mut law, 0, 10, &[one.clone()]);
+    assert_eq!(plan.decisions[0].order, Order::Balloon(one.ram));
+    assert_eq!(plan.decisions[0].why, Why::Distress);
+    // It has what it needs again, and still nothing is taken.
+    let mut vms = [vm(1, 900, 400, 0)];
+    vms[0].balloon = balloon(500);
+    assert!(decide(&mut law, 1000, 10, &vms).decisions.is_empty());
+    assert!(!decide(&mut law, 2000, 10, &vms).decisions.is_empty());
+}
+
+#[test]
+fn a_step_that_hurt_raises_the_working_set() {
+    let mut law = Law::default();
+    let mut one = vm(1, 900, 50, 100);
+    decide(&mut law, 0, 150, &[one.clone()]);
+    law.answered(250, 1, 50 * MIB);
+    one.resident = 850 * MIB;
+    if let Some(report) = &mut one.guest {
+        report.at = 1000;
+        report.refaulted = 20 * MIB;
+    }
+    let place = decide(&mut law, 1000, 200, &[one.clone()]).places[0];
+    assert_eq!(place.floor, 900 * MIB);
+    assert!(place.working_set >= 900 * MIB);
+    // Half of it is forgotten after 30 s.
+    let place = decide(&mut law, 31_000, 200, &[one]).places[0];
+    assert_eq!(place.floor, 450 * MIB);
+}
+
+#[test]
+fn a_minimum_is_kept_and_a_weight_counts() {
+    let mut vms = [vm(1, 700, 50, 650), vm(2, 700, 50, 650)];
+    vms[0].weight = Weight::try_from(300).unwrap_or_default();
+    let plan = decide(&mut Law::default(), 0, 100, &vms);
+    // (1400 + 100 - 200) / 4
+    assert_eq!(plan.places[1].share, 325 * MIB);
+    vms[1].minimum = 680 * MIB;
+    let plan = decide(&mut Law::default(), 0, 100, &vms);
+    assert!(plan.places[1].entitled >= 680 * MIB, "{:?}", plan.places[1]);
+}
+
+#[test]
+fn a_report_of_use_counts_up_to_the_share_until_the_host_would_swap() {
+    let vms = [vm(1, 1000, 1000, 0), vm(2, 800, 100, 700)];
+    let place = decide(&mut Law::default(), 0, 150, &vms).places[0];
+    assert_eq!(place.in_use, place.share);
+    let place = decide(&mut Law::default(), 0, 50, &vms).places[0];
+    assert_eq!(place.in_use, 1000 * MIB);
+}

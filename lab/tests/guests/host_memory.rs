@@ -1,0 +1,271 @@
+//! `justitia host run` over two real guests: memory follows the weights, and a guest in need gets all back.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
+use serde_json::Value;
+
+use super::guest_host::{comes, run};
+use super::retry::retry_after_a_crash;
+
+const MIB: u64 = 1 << 20;
+
+/// The memory of each guest.
+const RAM: u64 = 1024 * MIB;
+
+/// What both may hold together, and the headroom in it, MiB.
+const MOST: u64 = 1200;
+const HEADROOM: u64 = 100;
+
+/// How long something may take: emulated guests on a busy machine are slow.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Two guests, and a directory for the sockets of their monitors.
+struct Guests {
+    directory: tempfile::TempDir,
+    vms: Vec<Vm>,
+}
+
+/// The daemon, killed when dropped.
+struct Daemon {
+    child: Child,
+    state: PathBuf,
+}
+
+fn program() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(2).unwrap().join("justitia")
+}
+
+fn name(index: usize) -> String {
+    format!("lab{}-{index}", std::process::id())
+}
+
+impl Guests {
+    /// Boots them; in those with an agent it runs.
+    fn boot(agents: [bool; 2]) -> Self {
+        let _turn = crate::agent_guest::turn();
+        let directory = tempfile::tempdir().unwrap();
+        let boot = |(index, agent): (usize, bool)| {
+            let Ok(kernel) = "6.12".parse();
+            let qmp = directory.path().join(format!("{index}.qmp"));
+            let qmp = format!("unix:{},server=on,wait=off", qmp.display());
+            let vm = Vm::boot(&VmSpec {
+                kernel,
+                memory: RAM,
+                vcpus: 1,
+                disks: vec![DiskSpec::ext4(3 << 30)],
+                gives_memory: true,
+                qemu_args: ["-name", &format!("guest={}", name(index)), "-qmp", &qmp]
+                    .map(Into::into)
+                    .to_vec(),
+                ..VmSpec::default()
+            })
+            .unwrap();
+            run(
+                &vm,
+                "mkdir -p /mnt && mount /dev/vda /mnt && modprobe virtio_balloon",
+            );
+            if agent {
+                run(&vm, "justitia guest >/run/guest.log 2>&1 &");
+                comes(&vm, "grep -q 'questions about memory' /run/guest.log");
+            }
+            vm
+        };
+        let vms = agents.into_iter().enumerate().map(boot).collect();
+        Self { directory, vms }
+    }
+
+    fn manage(&self, weights: [u64; 2]) -> Daemon {
+        let mut config =
+            format!("discover = false\nmost = \"{MOST}MiB\"\nheadroom = \"{HEADROOM}MiB\"\n");
+        for (index, weight) in weights.into_iter().enumerate() {
+            config += &format!("[[vm]]\nname = \"{}\"\nweight = {weight}\n", name(index));
+        }
+        let file = self.directory.path().join("host.toml");
+        std::fs::write(&file, config).unwrap();
+        let state = self.directory.path().join("state");
+        let child = Command::new(program())
+            .args(["host", "run", "--config"])
+            .arg(&file)
+            .arg("--directory")
+            .arg(&state)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        Daemon { child, state }
+    }
+
+    fn held(&self) -> [u64; 2] {
+        [0, 1].map(|index| self.vms[index].resident().unwrap() / MIB)
+    }
+
+    /// Reads a file of so many MiB again and again.
+    fn read(&self, index: usize, mib: u64) {
+        run(
+            &self.vms[index],
+            &format!(
+                "dd if=/dev/zero of=/mnt/set bs=1M count={mib} 2>/dev/null; sync
+                 while true; do cat /mnt/set >/dev/null; done >/dev/null 2>&1 & echo $! >/run/reader.pid"
+            ),
+        );
+    }
+}
+
+impl Daemon {
+    fn vm(&self, index: usize) -> Option<Value> {
+        let status = Command::new(program())
+            .args(["host", "status", "--json", "--directory"])
+            .arg(&self.state)
+            .output()
+            .unwrap();
+        let status: Value = serde_json::from_slice(&status.stdout).ok()?;
+        let mut vms = status["vms"].as_array()?.iter();
+        vms.find(|vm| vm["name"] == name(index).as_str()).cloned()
+    }
+
+    fn explain(&self, index: usize) -> String {
+        explain(&self.state, index)
+    }
+
+    fn stop(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn explain(state: &Path, index: usize) -> String {
+    let explained = Command::new(program())
+        .args(["host", "explain", &name(index), "--directory"])
+        .arg(state)
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&explained.stdout).into_owned()
+}
+
+/// Waits until it comes; how long that took.
+fn wait(what: &str, mut come: impl FnMut() -> bool) -> Duration {
+    let begun = Instant::now();
+    while !come() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    begun.elapsed()
+}
+
+fn oom_kills(vm: &Vm) -> String {
+    run(vm, "awk '/^oom_kill / { print $2 }' /proc/vmstat")
+}
+
+#[test]
+#[ignore = "minutes in two VMs: make test-vms"]
+fn memory_follows_the_weights() {
+    retry_after_a_crash(|| {
+        let guests = Guests::boot([true, true]);
+        let daemon = guests.manage([100, 100]);
+        wait("both agents answer", || {
+            [0, 1]
+                .iter()
+                .all(|index| daemon.vm(*index).is_some_and(|vm| vm["agent"] == "answers"))
+        });
+        guests.read(0, 800);
+        guests.read(1, 800);
+        wait("both together hold what they may", || {
+            let [a, b] = guests.held();
+            println!("{a} : {b} MiB");
+            a + b > MOST - 2 * HEADROOM && a.abs_diff(b) < 150
+        });
+        std::thread::sleep(Duration::from_secs(20));
+        let before = guests.held();
+        println!(
+            "equal weights: {before:?} MiB\n{}\n{}",
+            daemon.explain(0),
+            daemon.explain(1)
+        );
+        daemon.stop();
+        let daemon = guests.manage([400, 100]);
+        let took = wait("256 MiB move", || {
+            let now = guests.held();
+            println!("{now:?}");
+            now[0] >= before[0] + 256
+        });
+        println!(
+            "weights 400:100: {:?} MiB after {took:?}\n{}\n{}",
+            guests.held(),
+            daemon.explain(0),
+            daemon.explain(1)
+        );
+        let most = guests.held().iter().sum::<u64>();
+        assert!(most <= MOST, "{most} MiB");
+        daemon.stop();
+        for vm in &guests.vms {
+            assert_eq!(oom_kills(vm), "0");
+        }
+    });
+}
+
+#[test]
+#[ignore = "minutes in two VMs: make test-vms"]
+fn a_guest_in_need_takes_back_all() {
+    retry_after_a_crash(|| {
+        // The first gives by its agent, the second, without one, by its balloon.
+        let guests = Guests::boot([true, false]);
+        let daemon = guests.manage([100, 100]);
+        for vm in &guests.vms {
+            run(
+                vm,
+                "dd if=/dev/zero of=/mnt/cold bs=1M count=700 2>/dev/null; sync",
+            );
+        }
+        let balloon = |daemon: &Daemon| daemon.vm(1).and_then(|vm| vm["balloon"][0].as_u64());
+        wait("both give", || {
+            let given = daemon
+                .vm(0)
+                .is_some_and(|vm| vm["given"].as_u64() > Some(64 * MIB));
+            let left = balloon(&daemon);
+            println!("{:?} {left:?}", guests.held());
+            given && left.is_some_and(|left| left < RAM * 7 / 8)
+        });
+        std::thread::sleep(Duration::from_secs(10));
+        println!(
+            "{:?} MiB\n{}\n{}",
+            guests.held(),
+            daemon.explain(0),
+            daemon.explain(1)
+        );
+        // Each wants most of its memory for itself, the second more than its balloon leaves it.
+        for index in [0, 1] {
+            let vm = &guests.vms[index];
+            let begun = Instant::now();
+            run(vm, "mount -o remount,size=95% /dev/shm 2>/dev/null || { mkdir -p /dev/shm; mount -t tmpfs -o size=95% tmpfs /dev/shm; }
+                 dd if=/dev/zero of=/dev/shm/need bs=1M count=780 2>/dev/null; ls /dev/shm/need");
+            println!(
+                "guest {index}: 780 MiB after {:?}; {:?} MiB\n{}",
+                begun.elapsed(),
+                guests.held(),
+                daemon.explain(index)
+            );
+            assert_eq!(oom_kills(vm), "0");
+            assert_eq!(run(vm, "stat -c %s /dev/shm/need"), (780 * MIB).to_string());
+            run(vm, "rm /dev/shm/need");
+        }
+        let log = run(&guests.vms[1], "dmesg | grep -c 'Out of puff' || true");
+        println!("out of puff: {log}");
+        daemon.stop();
+        let restored = run(
+            &guests.vms[1],
+            "awk '/^MemTotal/ { print $2 }' /proc/meminfo",
+        );
+        println!("MemTotal of the second: {restored} KiB");
+    });
+}
