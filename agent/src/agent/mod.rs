@@ -28,6 +28,8 @@ use crate::status::decision_log::{Decided, DecisionLog};
 const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
 /// While free memory is short they are sampled at least this often, even if the CPU budget is used up.
 const SAMPLE_PERIOD_WHEN_SHORT: Duration = Duration::from_millis(250);
+/// The same while unmapped page cache is above its cap, which the kernel does not hold.
+const SAMPLE_PERIOD_WHEN_OVER: Duration = Duration::from_millis(100);
 /// The next tick comes after half of the time in which free memory could fall to the headroom: milliseconds for each
 /// second of it.
 const WAIT_MS_PER_SECOND: u64 = 500;
@@ -147,7 +149,11 @@ impl Agent {
         if elapsed.is_none_or(|elapsed| elapsed >= SAMPLE_PERIOD) {
             return true;
         }
-        let overdue = elapsed.is_some_and(|elapsed| elapsed >= SAMPLE_PERIOD_WHEN_SHORT);
+        let period = match self.unmapped_room(now) {
+            Some(0) => SAMPLE_PERIOD_WHEN_OVER,
+            _ => SAMPLE_PERIOD_WHEN_SHORT,
+        };
+        let overdue = elapsed.is_some_and(|elapsed| elapsed >= period);
         short && (overdue || self.monitor.budget.allows())
     }
 
@@ -198,6 +204,7 @@ impl Agent {
         let plan = plan_slab(&self.snapshot, &self.config.policy());
         let decided = self.slab.tick(self.knobs.as_mut(), plan.as_ref());
         self.record_all(decided, now);
+        let plan = plan.filter(|_| self.slab.is_over());
         for (key, reason) in plan.into_iter().flat_map(|plan| plan.above) {
             let (monitor, config) = (&self.monitor, &self.config);
             let decided = self.reclaim.shrink_slab(monitor, config, key, reason);
@@ -289,7 +296,7 @@ impl Agent {
         // Nothing fills memory faster than a quarter of it a second for long.
         let speed = memory.consumption_rate().max(memory.total / 4).max(1);
         let above = memory.free.saturating_sub(headroom);
-        let above = above.min(policy.unmapped_room(&memory).unwrap_or(u64::MAX));
+        let above = above.min(self.unmapped_room(now).unwrap_or(u64::MAX));
         let millis = above.saturating_mul(WAIT_MS_PER_SECOND) / speed;
         let shortest = match (memory.consumption_rate() > 0, self.monitor.budget.allows()) {
             (true, true) => 50,
@@ -308,10 +315,15 @@ impl Agent {
     /// Whether free memory is short, or unmapped page cache or slab may be above its cap.
     fn is_memory_short(&self, now: Instant) -> bool {
         let memory = self.monitor.memory.memory(now);
-        let policy = self.config.policy();
-        memory.free < policy.free_headroom(&memory)
-            || policy.unmapped_room(&memory) == Some(0)
+        memory.free < self.config.policy().free_headroom(&memory)
+            || self.unmapped_room(now) == Some(0)
             || self.slab.is_over()
+    }
+
+    /// What may be read until unmapped page cache reaches its cap, bytes; `None` without a cap.
+    fn unmapped_room(&self, now: Instant) -> Option<u64> {
+        let memory = self.monitor.memory.memory(now);
+        self.config.policy().unmapped_room(&memory)
     }
 
     /// Does work that a client has asked for; it does not count against the monitor's CPU budget.

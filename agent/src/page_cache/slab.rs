@@ -18,12 +18,13 @@ use crate::status::decision_log::Decided;
 const KNOB: Knob = Knob::VfsCachePressure;
 /// The kernel's default, per cent.
 const USUAL: &str = "100";
-/// While slab is above its cap, per cent.
-const RAISED: &str = "1000";
+/// While slab is above its cap, per cent. One request frees a twentieth of a cgroup's slab then; with 1000, and MGLRU, too little
+/// for a crawler (docs/results/vms.md).
+const RAISED: &str = "10000";
 /// It is lowered again once slab is below the cap by one part in so many.
 const BELOW: u64 = 8;
-/// Less above a tenant's share is noise, bytes.
-const MIN_EXCESS: u64 = 256 << 10;
+/// A tenant with less is left alone, bytes.
+const MIN_SLAB: u64 = 256 << 10;
 /// Bytes of file pages that one request asks for: the least that the kernel reclaims at once.
 pub(crate) const NUDGE: u64 = 128 << 10;
 /// A tenant with fewer clean file pages is left to the kernel's own reclaim, bytes: where it finds none of those, one request
@@ -37,11 +38,12 @@ pub struct SlabPlan {
     pub cap: u64,
     /// Reclaimable slab that there is.
     pub held: u64,
-    /// Whose is above their share of the cap, and can be shrunk.
+    /// Whose is above their share of what there is to be in the end, and can be shrunk.
     pub above: Vec<(Key, SlabReason)>,
 }
 
-/// Divides the cap of slab by weight; `None` without a cap. Nothing of slab counts as used.
+/// Divides what slab is to shrink to, once it is above its cap, by weight; `None` without a cap. Nothing of slab counts as
+/// used.
 #[must_use]
 pub fn plan_slab(snapshot: &Snapshot, policy: &Policy) -> Option<SlabPlan> {
     let cap = policy.slab_cap(&snapshot.memory)?;
@@ -56,7 +58,8 @@ pub fn plan_slab(snapshot: &Snapshot, policy: &Policy) -> Option<SlabPlan> {
         },
         ..Demand::unlimited(tenant.weight)
     });
-    let shares = entitlements(&demands, cap);
+    let goal = cap - cap / BELOW;
+    let shares = entitlements(&demands, goal);
     let leaves = tenants.iter().filter(|(id, _)| tenants.is_leaf(*id));
     let above = leaves.filter_map(|(id, tenant)| {
         let share = shares[id.index()];
@@ -64,7 +67,7 @@ pub fn plan_slab(snapshot: &Snapshot, policy: &Policy) -> Option<SlabPlan> {
             .own
             .saturating_sub(tenant.slab + tenant.unreclaimable);
         let shrinks = tenant.exempt.is_none() && tenant.key != Key::Unmanaged && clean >= MIN_FILE;
-        let is_above = held > cap && tenant.slab.saturating_sub(share) >= MIN_EXCESS;
+        let is_above = held > goal && tenant.slab > share && tenant.slab >= MIN_SLAB;
         let reason = SlabReason {
             slab: tenant.slab,
             share,
@@ -246,20 +249,18 @@ mod tests {
 
     #[test]
     fn the_cap_is_divided_by_weight_and_only_what_is_above_it_shrinks() {
-        assert_eq!(shrunk(vec![tenant(1, 100, 49, 10)]), []);
-        assert_eq!(
-            shrunk(vec![tenant(1, 100, 40, 10), tenant(2, 100, 5, 10)]),
-            []
-        );
+        assert_eq!(shrunk(vec![tenant(1, 100, 43, 10)]), []);
+        // An eighth below the cap are 43.75 MiB.
+        assert_eq!(shrunk(vec![tenant(1, 100, 44, 10)]), [(1, 43)]);
         // The second stays within its half, the first gets what that leaves.
         let two = vec![tenant(1, 100, 90, 10), tenant(2, 100, 5, 10)];
-        assert_eq!(shrunk(two), [(1, 45)]);
+        assert_eq!(shrunk(two), [(1, 38)]);
         let three = vec![
             tenant(1, 100, 60, 10),
             tenant(2, 300, 60, 10),
             tenant(3, 100, 5, 0),
         ];
-        assert_eq!(shrunk(three), [(1, 11), (2, 33)]);
+        assert_eq!(shrunk(three), [(1, 9), (2, 29)]);
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn slab_above_its_cap_shrinks_and_the_machines_setting_comes_back() {
         ok(
             guest,
             &format!(
-                "within 60 is pressure 1000 && within 100 below slab {cap} && within 60 is pressure 100"
+                "within 60 is pressure 10000 && within 100 below slab {cap} && within 60 is pressure 100"
             ),
         );
         // Killed while it is raised.
@@ -98,7 +98,7 @@ fn slab_above_its_cap_shrinks_and_the_machines_setting_comes_back() {
             guest,
             "sh -c 'echo $$ >\"$0/cgroup.procs\" && exec justitia-load names --dir /data/names --rate 5000 --duration 60 --interval 0' $C/s >/dev/null 2>&1 &
             echo $! >>/run/loads
-            within 60 is pressure 1000 && end KILL && is pressure 1000 && justitia reset && is pressure 100; rest",
+            within 60 is pressure 10000 && end KILL && is pressure 10000 && justitia reset && is pressure 100; rest",
         );
     });
 }

@@ -39,4 +39,5 @@ mod recharge;
 mod reference;
 mod retry;
 mod soak;
+mod unmapped;
 mod vm_lab;
