@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 8] = [
     &["share", "link", "memory-protocol"],
     &["common/promtool", "kernel", "api", "lab/load"],
     &["cgroup-tree", "common"],
-    &["agent", "cache", "command", "host"],
+    &["agent", "cache", "host"],
     &["guest", "view"],
     &["cli"],
     &["lab"],

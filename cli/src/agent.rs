@@ -12,7 +12,7 @@ use justitia_api::client::ask;
 use justitia_api::escape::plain_lines;
 use justitia_kernel::cgroup::CgroupFs;
 
-use justitia_command::out;
+use justitia_common::command::out;
 
 mod check;
 mod status;

@@ -14,7 +14,7 @@ use justitia_view::explain::{find, nearest};
 use justitia_view::whatif::{Change, Forecast, text, whatif as forecast};
 
 use crate::agent::{ConfigArgs, unanswered};
-use justitia_command::out;
+use justitia_common::command::out;
 
 /// Plot the miss ratio of a tenant by the size of its page cache.
 ///

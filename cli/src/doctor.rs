@@ -14,7 +14,7 @@ use justitia_kernel::cgroup::CgroupFs;
 use justitia_kernel::probes::{IoProbes, Limits, Probe, ProbeError, ProbeStatus};
 use justitia_kernel::release::KernelVersion;
 
-use justitia_command::out;
+use justitia_common::command::out;
 
 /// Show what this host supports, and which features work here, fully or with limits.
 ///

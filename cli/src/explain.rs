@@ -22,7 +22,7 @@ use justitia_view::record::Recording;
 
 use crate::agent::ConfigArgs;
 use crate::source::StatusSource;
-use justitia_command::out;
+use justitia_common::command::out;
 
 /// Say why each knob of a tenant stands where it stands, what would change it, and what was decided lately.
 #[derive(Args)]

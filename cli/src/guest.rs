@@ -8,7 +8,7 @@ use clap::Args;
 use justitia_guest::{Options, Status, run};
 
 use crate::agent::ConfigArgs;
-use justitia_command::out;
+use justitia_common::command::out;
 
 /// How often the log says what was done.
 const REPORT_EVERY: Duration = Duration::from_secs(60);

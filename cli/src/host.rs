@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use justitia_api::escape::plain_lines;
 use justitia_api::units::bytes;
-use justitia_command::out;
+use justitia_common::command::out;
 use justitia_host::channel::{Agent, Wrong};
 use justitia_host::config::Config;
 use justitia_host::journal::{DEFAULT_DIRECTORY, Outcome};

@@ -62,7 +62,7 @@ pub fn definition() -> clap::Command {
 /// Does what the arguments of this process say.
 #[must_use]
 pub fn main() -> ExitCode {
-    justitia_command::end(match Cli::parse().command {
+    justitia_common::command::end(match Cli::parse().command {
         Command::Run(args) => agent::run(&args),
         Command::Status(args) => agent::status(&args),
         Command::Top(args) => top::top(&args),

@@ -10,7 +10,7 @@ use justitia_view::record::Recorder;
 
 use crate::agent::ConfigArgs;
 use crate::source::StatusSource;
-use justitia_command::out;
+use justitia_common::command::out;
 
 /// Record what the agent tells, once a second, for `justitia top --replay`.
 ///
@@ -58,7 +58,7 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<ExitCode> {
                 unanswered += 1;
                 out::note(format_args!(
                     "justitia: {}",
-                    justitia_command::error_text(&error)
+                    justitia_common::command::error_text(&error)
                 ));
             }
         }

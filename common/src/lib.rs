@@ -3,6 +3,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod command;
 pub mod metrics;
 pub mod regular_file;
 pub mod toml_file;

@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::descriptors;
-use justitia_command::{flat, out};
+use justitia_common::command::{flat, out};
 
 const CONFIGURATION: &str = "\
 A configuration. Every table but [[vm]] is optional:

@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use justitia_cache::serve::{ControlRequest, Size, Table};
 use justitia_cache::{Policy, StoreKind};
-use justitia_command::flat;
+use justitia_common::command::flat;
 use serde_json::json;
 
 use super::client::send;

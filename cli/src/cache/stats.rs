@@ -6,7 +6,7 @@ use justitia_api::escape::plain;
 use justitia_api::units::{bytes, latency, percent};
 use justitia_cache::Verdict;
 use justitia_cache::serve::ControlRequest;
-use justitia_command::{flat, out};
+use justitia_common::command::{flat, out};
 use justitia_share::num::to_f64;
 use justitia_view::table::{Column, table};
 use serde_json::Value;

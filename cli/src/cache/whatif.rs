@@ -19,7 +19,7 @@ use super::client::send;
 use super::pools::{BLOCK, curve_of, named, pools};
 use super::set::StoreName;
 use crate::curves::weight;
-use justitia_command::{flat, out};
+use justitia_common::command::{flat, out};
 
 /// Forecast hits, misses and reads of the disk of a pool and of those that give or take, for another size.
 ///

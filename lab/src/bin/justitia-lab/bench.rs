@@ -8,7 +8,7 @@ use justitia_api::units::bytes;
 use justitia_cache::serve::{Size, bench as served};
 use justitia_cache::{CacheError, Weight, bench as process};
 
-use justitia_command::{flat, out};
+use justitia_common::command::{flat, out};
 use justitia_view::table::{Column, table};
 
 /// Measure the cache on this machine: in this process, over NBD beside nbdkit and qemu-nbd, and over vhost-user beside

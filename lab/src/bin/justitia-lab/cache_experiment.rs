@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use justitia_cache::experiment::{self as experiments, Experiment as Definition, Measured};
 use justitia_lab::cache_experiment::{describe_run, results, write_results};
 
-use justitia_command::out;
+use justitia_common::command::out;
 
 /// Repeat DoubleDecker's experiments in this process, or run one of your own.
 ///

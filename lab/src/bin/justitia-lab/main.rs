@@ -61,7 +61,7 @@ enum Cache {
 
 fn main() -> ExitCode {
     let done = |done: anyhow::Result<()>| done.map(|()| ExitCode::SUCCESS);
-    justitia_command::end(match Cli::parse().command {
+    justitia_common::command::end(match Cli::parse().command {
         Command::Run(args) => vm::run(&args),
         Command::Ordinary(args) => vm::ordinary(&args),
         Command::List => vm::list(),

@@ -12,7 +12,7 @@ use justitia_lab::report::{self, ReportError};
 use justitia_lab::run::{Options, Progress};
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
 
-use justitia_command::out;
+use justitia_common::command::out;
 
 /// Runs experiments and prints what came out; the results are kept for `justitia-lab report`.
 ///

@@ -1,8 +1,5 @@
 //! Output and errors of the command lines of `justitia` and `justitia-lab`.
 
-#![forbid(unsafe_code)]
-#![deny(clippy::print_stdout, clippy::print_stderr)]
-
 pub mod out;
 
 use std::process::ExitCode;
