@@ -211,6 +211,28 @@ fn the_units_of_the_cache_are_hardened_and_keep_what_they_share_with_the_agent()
 }
 
 #[test]
+fn the_unit_of_the_host_is_hardened_and_restores_what_a_kill_left() {
+    let unit = std::fs::read_to_string(packaging().join("justitia-host.service")).unwrap();
+    for line in [
+        "Type=notify",
+        "ExecStart=/usr/bin/justitia host run",
+        "ExecStopPost=-/usr/bin/justitia host reset",
+        "RuntimeDirectoryPreserve=yes",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "ProtectHome=yes",
+        "PrivateNetwork=yes",
+        "MemoryDenyWriteExecute=yes",
+        "SystemCallFilter=@system-service",
+        "UMask=0077",
+    ] {
+        assert!(unit.lines().any(|found| found == line), "{line}");
+    }
+    // Sockets of VMs may lie in /tmp.
+    assert!(!unit.contains("PrivateTmp=yes"));
+}
+
+#[test]
 fn every_unit_and_every_rule_is_packaged_and_no_unit_is_switched_on() {
     let build = std::fs::read_to_string(packaging().join("deb.sh")).unwrap();
     let files = std::fs::read_dir(packaging()).unwrap();

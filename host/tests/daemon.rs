@@ -227,6 +227,48 @@ fn a_monitor_that_another_has_is_told_and_no_obstacle() {
     });
 }
 
+/// A `virsh` that answers as one whose domain's guest makes no statistics, and notes what it was asked.
+const VIRSH: &str = r#"#!/bin/sh
+echo "$*" >>"$(dirname "$0")/log"
+case "$*" in
+*query-balloon*) echo '{"return":{"actual":536870912},"id":"libvirt-7"}' ;;
+*qom-list*) echo '{"return":[{"name":"b","type":"child<virtio-balloon-pci>"}]}' ;;
+*polling*) echo '{"return":5}' ;;
+*) echo '{"return":true}' ;;
+esac
+"#;
+
+#[test]
+fn the_monitor_of_libvirt_is_asked_through_virsh() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let virsh = directory.path().join("virsh");
+    std::fs::write(&virsh, VIRSH).unwrap();
+    std::fs::set_permissions(&virsh, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let socket = directory.path().join("monitor.sock");
+    let chardev = format!(
+        "socket,id=charmonitor,path={},server=on,wait=off",
+        socket.display()
+    );
+    let more = [
+        "-chardev",
+        &chardev,
+        "-mon",
+        "chardev=charmonitor,mode=control",
+    ];
+    let _qemu = Qemu::start_with("domain", &more);
+    let config = vm("domain", directory.path(), &[]);
+    let daemon = Daemon::start(directory.path(), &config, false);
+    wait_until("its balloon is seen", || {
+        daemon
+            .vm("domain")
+            .is_some_and(|vm| vm.balloon == Some((RAM, RAM)) && vm.deflates_on_oom)
+    });
+    let log = std::fs::read_to_string(directory.path().join("log")).unwrap();
+    let asked = format!("qemu-monitor-command -- {} ", own("domain"));
+    assert!(log.lines().all(|line| line.contains(&asked)), "{log}");
+}
+
 #[test]
 fn a_qemu_that_dies_is_forgotten() {
     let directory = tempfile::tempdir().unwrap();

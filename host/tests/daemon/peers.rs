@@ -36,6 +36,16 @@ pub(crate) struct Qemu(pub(crate) Child);
 
 impl Qemu {
     pub(crate) fn start(name: &str, qmp: Option<&Path>) -> Self {
+        let Some(path) = qmp else {
+            return Self::start_with(name, &[]);
+        };
+        let qmp = format!("unix:{},server=on,wait=off", path.display());
+        let qemu = Self::start_with(name, &["-qmp", &qmp]);
+        wait_until("QEMU listens", || path.exists());
+        qemu
+    }
+
+    pub(crate) fn start_with(name: &str, more: &[&str]) -> Self {
         let mut command = Command::new("qemu-system-x86_64");
         command.args([
             "-S",
@@ -52,21 +62,9 @@ impl Qemu {
             "-device",
             "virtio-balloon-pci,id=b,deflate-on-oom=on,free-page-reporting=on",
         ]);
-        if let Some(path) = qmp {
-            command
-                .arg("-qmp")
-                .arg(format!("unix:{},server=on,wait=off", path.display()));
-        }
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let qemu = Self(child);
-        if let Some(path) = qmp {
-            wait_until("QEMU listens", || path.exists());
-        }
-        qemu
+        command.args(more);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null());
+        Self(command.spawn().unwrap())
     }
 }
 
@@ -248,9 +246,12 @@ impl Daemon {
         // The machine may have other VMs: they are left alone.
         std::fs::write(&file, format!("discover = false\n{config}")).unwrap();
         let state = directory.join("state");
+        // A program in the directory is found before the machine's.
+        let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "daemon_itself", "--ignored"])
             .env("JUSTITIA_HOST_CONFIG", &file)
+            .env("PATH", path)
             .env("JUSTITIA_HOST_DIRECTORY", &state)
             .env("JUSTITIA_HOST_OBSERVE", if observe { "1" } else { "0" })
             .stdin(Stdio::null())
