@@ -47,7 +47,7 @@ help:
 	@echo 'make test-vms    memory between VMs, end to end: minutes'
 	@echo 'make test-databases   Redis, MariaDB and PostgreSQL in a guest that puts: a quarter of an hour'
 	@echo 'make test-seeds  the simulated hosts of the planners, with hundreds of seeds each: minutes'
-	@echo 'make test-sanitizer   the cache'"'"'s tests under AddressSanitizer: a quarter of an hour'
+	@echo 'make test-sanitizer   the cache'"'"'s tests under AddressSanitizer'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
 	@echo 'make cache-experiments   DoubleDecker'"'"'s experiments with the cache, natively: minutes, and a page of results'
