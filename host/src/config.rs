@@ -3,27 +3,31 @@
 use std::path::{Path, PathBuf};
 
 use justitia_api::size;
-use justitia_common::regular_file;
+use justitia_common::toml_file::value::{Size, boolean, expect, some_weight};
+use justitia_common::toml_file::{Report, TomlError, TomlFile};
 use justitia_share::Weight;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// Where it is looked for.
 pub const DEFAULT_PATH: &str = "/etc/justitia/host.toml";
-/// The longest file that is read, bytes: a VM takes about a hundred.
-const MAX_BYTES: u64 = 1 << 20;
 /// Per cent of the host's memory that stay available, unless configured. What guests allocate within seconds has to fit.
 const HEADROOM: u64 = 10;
 
 /// What is configured.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// What is to stay available on the host.
+    #[serde(deserialize_with = "headroom")]
     pub headroom: Headroom,
     /// What all VMs together may hold, bytes, if the host has other uses for the rest.
+    #[serde(deserialize_with = "most")]
     pub most: Option<u64>,
     /// VMs that are not named here are looked for, too.
+    #[serde(deserialize_with = "boolean")]
     pub discover: bool,
     /// VMs with something of their own.
+    #[serde(rename = "vm")]
     pub vms: Vec<VmConfig>,
 }
 
@@ -37,7 +41,8 @@ pub enum Headroom {
 }
 
 /// What is configured for a VM.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct VmConfig {
     /// Its name, as `-name` says it.
     pub name: String,
@@ -46,37 +51,21 @@ pub struct VmConfig {
     /// The socket of the port `org.justitia.memory.0`, if it is not to be found on the command line.
     pub channel: Option<PathBuf>,
     /// Its weight; else that of its cgroup (`io.weight`).
+    #[serde(default, deserialize_with = "some_weight")]
     pub weight: Option<Weight>,
     /// What it may keep before anything is divided, bytes.
+    #[serde(default, deserialize_with = "bytes")]
     pub min: u64,
 }
 
-/// Why the configuration is refused.
+/// Why the configuration is refused: every error, with its line.
 #[derive(Debug, thiserror::Error)]
-#[error("the configuration {}: {what}", path.display())]
-pub struct ConfigError {
-    path: PathBuf,
-    what: String,
-}
+#[error("{}", lines(.0))]
+pub struct ConfigError(Vec<TomlError>);
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Read {
-    headroom: Option<String>,
-    most: Option<String>,
-    discover: Option<bool>,
-    #[serde(default)]
-    vm: Vec<ReadVm>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReadVm {
-    name: String,
-    qmp: Option<PathBuf>,
-    channel: Option<PathBuf>,
-    weight: Option<u64>,
-    min: Option<String>,
+fn lines(errors: &[TomlError]) -> String {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    lines.join("\n")
 }
 
 impl Default for Config {
@@ -100,36 +89,27 @@ impl Config {
         if path.is_none() && !file.exists() {
             return Ok(Self::default());
         }
-        let wrong = |what: String| ConfigError {
-            path: file.to_owned(),
-            what,
-        };
-        let text = regular_file::read_text(file, MAX_BYTES).map_err(|e| wrong(e.to_string()))?;
-        Self::parse(&text).map_err(wrong)
+        let text = TomlFile::read(file).map_err(|error| ConfigError(vec![error]))?;
+        Self::parse(&text)
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
-        let read: Read = toml::from_str(text).map_err(|error| error.to_string())?;
-        let headroom = read.headroom.as_deref().map(parse_headroom).transpose()?;
-        let vms: Vec<VmConfig> = read
-            .vm
-            .into_iter()
-            .map(parse_vm)
-            .collect::<Result<_, _>>()?;
-        for (index, vm) in vms.iter().enumerate() {
-            if vms.iter().take(index).any(|other| other.name == vm.name) {
-                return Err(format!(
-                    "expected one [[vm]] of the name {:?}, found two",
-                    vm.name
-                ));
+    fn parse(text: &TomlFile) -> Result<Self, ConfigError> {
+        let mut report = Report::new(text);
+        let mut table = report.parse();
+        let config = report.read::<Self>(&mut table).unwrap_or_default();
+        for (index, vm) in config.vms.iter().enumerate() {
+            if config.vms.iter().take(index).any(|o| o.name == vm.name) {
+                let name = &vm.name;
+                report.error(
+                    None,
+                    format!("expected one [[vm]] of the name {name:?}, found two"),
+                );
             }
         }
-        Ok(Self {
-            headroom: headroom.unwrap_or(Headroom::Percent(HEADROOM)),
-            most: read.most.as_deref().map(parse_most).transpose()?,
-            discover: read.discover.unwrap_or(true),
-            vms,
-        })
+        match report.into_parts() {
+            (errors, _) if errors.is_empty() => Ok(config),
+            (errors, _) => Err(ConfigError(errors)),
+        }
     }
 }
 
@@ -144,55 +124,47 @@ impl Headroom {
     }
 }
 
-fn parse_headroom(text: &str) -> Result<Headroom, String> {
-    let expected =
-        || format!("headroom: expected 1% to 90%, or a size such as \"4GiB\", found {text:?}");
-    if let Some(percent) = text.strip_suffix('%') {
+fn headroom<'de, D: Deserializer<'de>>(from: D) -> Result<Headroom, D::Error> {
+    expect(from, "1% to 90%, or a size such as \"4GiB\"", |value| {
+        let text = value.as_str()?;
+        let Some(percent) = text.strip_suffix('%') else {
+            let bytes = size::parse(text).filter(|bytes| *bytes > 0);
+            return bytes.map(Headroom::Bytes);
+        };
         let percent = percent.trim().parse().ok();
-        let percent = percent.filter(|percent| (1..=90).contains(percent));
-        return percent.map(Headroom::Percent).ok_or_else(expected);
-    }
-    let bytes = size::parse(text).filter(|bytes| *bytes > 0);
-    bytes.map(Headroom::Bytes).ok_or_else(expected)
-}
-
-fn parse_most(text: &str) -> Result<u64, String> {
-    size::parse(text)
-        .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| format!("most: expected a size such as \"48GiB\", found {text:?}"))
-}
-
-fn parse_vm(read: ReadVm) -> Result<VmConfig, String> {
-    let name = &read.name;
-    let weight = read.weight.map(Weight::try_from).transpose();
-    let weight = weight.map_err(|error| format!("weight of VM {name:?}: {error}"))?;
-    let min = match &read.min {
-        Some(text) => size::parse(text).ok_or_else(|| {
-            format!("min of VM {name:?}: expected a size such as \"512MiB\", found {text:?}")
-        })?,
-        None => 0,
-    };
-    Ok(VmConfig {
-        name: read.name,
-        qmp: read.qmp,
-        channel: read.channel,
-        weight,
-        min,
+        percent
+            .filter(|percent| (1..=90).contains(percent))
+            .map(Headroom::Percent)
     })
+}
+
+fn most<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    expect(from, "a size such as \"48GiB\"", |value| {
+        let bytes = size::parse(value.as_str()?);
+        bytes.filter(|bytes| *bytes > 0).map(Some)
+    })
+}
+
+fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    Size::deserialize(from).map(|size| size.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(&TomlFile::new(Path::new("host.toml"), text))
+    }
+
     #[test]
     fn what_is_configured_is_read() {
         let text = "headroom = \"2GiB\"\n[[vm]]\nname = \"web\"\nweight = 300\nmin = \"512MiB\"\nqmp = \"/run/web.qmp\"\n";
-        let config = Config::parse(text).unwrap();
+        let config = parse(text).unwrap();
         assert_eq!(config.headroom, Headroom::Bytes(2 << 30));
         assert_eq!(config.vms[0].weight, Weight::try_from(300).ok());
         assert_eq!(config.vms[0].min, 512 << 20);
-        assert_eq!(Config::parse("").unwrap(), Config::default());
+        assert_eq!(parse("").unwrap(), Config::default());
         assert_eq!(Headroom::Percent(10).of(1000), 100);
     }
 
@@ -200,17 +172,17 @@ mod tests {
     fn what_is_wrong_is_said() {
         for (text, expected) in [
             ("headroom = \"95%\"", "expected 1% to 90%"),
-            ("headroom = \"much\"", "found \"much\""),
-            ("most = \"10%\"", "most: expected a size"),
+            ("headroom = \"much\"", "found string \"much\""),
+            ("most = \"10%\"", "host.toml:1: expected a size"),
             (
                 "[[vm]]\nname = \"a\"\nweight = 0",
                 "expected a weight from 1 to 10000",
             ),
-            ("[[vm]]\nname = \"a\"\nmin = \"x\"", "min of VM \"a\""),
+            ("[[vm]]\nname = \"a\"\nmin = \"x\"", "host.toml:3: expected"),
             ("[[vm]]\nname = \"a\"\n[[vm]]\nname = \"a\"", "found two"),
-            ("[[vm]]\nnane = \"a\"", "nane"),
+            ("[[vm]]\nnane = \"a\"", "host.toml:2: "),
         ] {
-            let error = Config::parse(text).unwrap_err();
+            let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
     }
