@@ -216,10 +216,10 @@ fn demand(vm: &Vm, watch: &Watch, share: u64, urgent: bool) -> Demand {
     let room = watch.growth(AHEAD_MS).max(vm.ram / STEP_PART);
     let (in_use, working_set) = match (vm.guest, witnessed) {
         (Some(guest), _) => {
-            let worth = guest.unreclaimable.saturating_add(guest.worth);
-            let worth = worth.max(watch.floor());
+            let in_use = guest.unreclaimable.saturating_add(watch.overhead(vm));
+            let worth = in_use.saturating_add(guest.worth).max(watch.floor());
             let grows = worth.saturating_add(watch.refaults(AHEAD_MS));
-            (guest.unreclaimable, grows)
+            (in_use, grows)
         }
         // Without an agent nobody says what its cache is worth: it counts as worth having, up to what the weight allows.
         (None, Some(used)) => (used, vm.resident.saturating_add(room)),

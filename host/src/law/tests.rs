@@ -168,6 +168,18 @@ fn a_minimum_is_kept_and_a_weight_counts() {
 }
 
 #[test]
+fn what_qemu_holds_itself_is_in_use_up_to_an_eighth() {
+    for (used, expected) in [(600, 350), (300, 428)] {
+        let mut one = vm(1, 650, 300, 0);
+        if let Some(report) = &mut one.guest {
+            report.used = used * MIB;
+        }
+        let place = decide(&mut Law::default(), 0, 1000, &[one]).places[0];
+        assert_eq!(place.in_use, expected * MIB, "{place:?}");
+    }
+}
+
+#[test]
 fn a_report_of_use_counts_up_to_the_share_until_the_host_would_swap() {
     let vms = [vm(1, 1000, 1000, 0), vm(2, 800, 100, 700)];
     let place = decide(&mut Law::default(), 0, 150, &vms).places[0];

@@ -14,6 +14,10 @@ const COMING_MS: u64 = 3000;
 const REPORTING_MS: u64 = 5000;
 /// The part of what was asked for that must come for a VM to heed. Others may grow into what it gives.
 const HEEDS_PART: u64 = 8;
+/// An answer that takes so many times as long as it may is none: a busy guest is late.
+const LATE_PARTS: u64 = 5;
+/// QEMU itself holds at most this part of its guest's memory, as far as is believed.
+const OVERHEAD_PART: u64 = 8;
 /// The part that the agent must say it gave: else it has no more to give, or does not want to.
 const GIVES_PART: u64 = 2;
 /// For how long a VM that did not heed is not asked again but by its balloon, milliseconds. It may have had nothing to give.
@@ -219,7 +223,7 @@ impl Watch {
     /// Notes that the agent was asked for `bytes` of this VM.
     pub(super) fn asked(&mut self, now: u64, bytes: u64, vm: &Vm) {
         self.note_taken(bytes, vm.resident);
-        self.asked = Some((bytes, now + 3 * WITHIN_MS));
+        self.asked = Some((bytes, now + LATE_PARTS * WITHIN_MS));
         let series = self.series.get_or_insert(Series {
             last: now,
             asked: 0,
@@ -283,6 +287,12 @@ impl Watch {
     /// How much cache it would read again in so long.
     pub(super) fn refaults(&self, ahead_ms: u64) -> u64 {
         self.refault_rate.saturating_mul(ahead_ms) / 1000
+    }
+
+    /// What QEMU holds itself: the least that was held beyond what the guest used.
+    pub(super) fn overhead(&self, vm: &Vm) -> u64 {
+        let known = Some(self.held_least).filter(|held| *held < u64::MAX);
+        known.unwrap_or(0).min(vm.ram / OVERHEAD_PART)
     }
 
     pub(super) const fn floor(&self) -> u64 {
