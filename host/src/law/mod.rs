@@ -62,6 +62,13 @@ impl Law {
             let watch = self.watches.entry(vm.id).or_default();
             watch.look(now, vm, vm.distress());
         }
+        // What QEMU holds itself is no memory of the guest: it is not divided.
+        let mut vms = vms.to_vec();
+        for vm in &mut vms {
+            let overhead = self.watches[&vm.id].overhead(vm);
+            vm.resident = vm.resident.saturating_sub(overhead);
+        }
+        let vms = &vms[..];
         let mut plan = self.divide(now, host, vms);
         let mut decisions = Vec::new();
         for (vm, place) in vms.iter().zip(&plan.places) {
@@ -216,10 +223,17 @@ fn demand(vm: &Vm, watch: &Watch, share: u64, urgent: bool) -> Demand {
     let room = watch.growth(AHEAD_MS).max(vm.ram / STEP_PART);
     let (in_use, working_set) = match (vm.guest, witnessed) {
         (Some(guest), _) => {
-            let in_use = guest.unreclaimable.saturating_add(watch.overhead(vm));
-            let worth = in_use.saturating_add(guest.worth).max(watch.floor());
-            let grows = worth.saturating_add(watch.refaults(AHEAD_MS));
-            (in_use, grows)
+            let worth = guest.unreclaimable.saturating_add(guest.worth);
+            let worth = worth.max(watch.floor());
+            // A guest that reads again what it had needs more than it has; nobody knows how much.
+            let refaults = watch.refaults(AHEAD_MS);
+            let needs = if refaults >= STEP_LEAST {
+                vm.resident.saturating_add(room)
+            } else {
+                0
+            };
+            let worth = worth.saturating_add(refaults).max(needs);
+            (guest.unreclaimable, worth)
         }
         // Without an agent nobody says what its cache is worth: it counts as worth having, up to what the weight allows.
         (None, Some(used)) => (used, vm.resident.saturating_add(room)),
@@ -283,7 +297,7 @@ fn given_back(host: Host, vm: &Vm, place: &Place) -> Option<Decision> {
     } else {
         (target.min(vm.ram), Why::Spare)
     };
-    (target >= balloon.target + 4 * STEP_LEAST || target == vm.ram).then_some(Decision {
+    (target >= balloon.target + STEP_LEAST || target == vm.ram).then_some(Decision {
         vm: vm.id,
         order: Order::Balloon(target),
         why,

@@ -137,15 +137,26 @@ impl Watch {
         if let Some(report) = vm.guest
             && self.last.is_none_or(|last| last.at < report.at)
         {
-            let held = vm.resident.saturating_sub(report.used);
-            self.held_least = self.held_least.min(held);
-            self.held_free = held - self.held_least;
+            self.note_used(vm.resident, report.used);
             self.judge(now, report);
+        }
+        if let Some(balloon) = vm.balloon
+            && vm.guest.is_none()
+            && balloon.available.is_some()
+        {
+            self.note_used(vm.resident, balloon.actual.saturating_sub(balloon.free));
         }
         if distress && self.spared_until <= now {
             self.pause(now);
             self.spared_until = now + SPARED_MS;
         }
+    }
+
+    /// Notes what the guest uses while so much is held for it.
+    fn note_used(&mut self, resident: u64, used: u64) {
+        let held = resident.saturating_sub(used);
+        self.held_least = self.held_least.min(held);
+        self.held_free = held - self.held_least;
     }
 
     fn note_resident(&mut self, now: u64, vm: &Vm) {

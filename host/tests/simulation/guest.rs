@@ -50,6 +50,8 @@ pub(crate) struct Guest {
     /// Bytes a second that its programs allocate at most.
     pub(crate) allocates: u64,
     pub(crate) kernel: u64,
+    /// What QEMU holds itself.
+    pub(crate) qemu: u64,
     pub(crate) anonymous: u64,
     pub(crate) hot: u64,
     pub(crate) cold: u64,
@@ -59,7 +61,7 @@ pub(crate) struct Guest {
     pub(crate) balloon: u64,
     pub(crate) balloon_target: u64,
     pub(crate) deflates_on_oom: bool,
-    /// The most hot pages of this working set so far: what was lost of them is a refault.
+    /// What it has read of this working set so far: what was lost of that and is read again is a refault.
     seen: u64,
     pub(crate) refaulted: u64,
     stalled_us: u64,
@@ -79,6 +81,7 @@ impl Guest {
             load,
             allocates: 64 * MIB,
             kernel: 48 * MIB,
+            qemu: ram / 16,
             anonymous: load.anonymous.min(ram / 4),
             hot: 0,
             cold: 0,
@@ -114,10 +117,10 @@ impl Guest {
     }
 
     pub(crate) fn resident(&self) -> u64 {
-        self.used() + self.free_held
+        self.used() + self.free_held + self.qemu
     }
 
-    /// What it needs of the host, in truth: without reading anything again.
+    /// What it needs, in truth: without reading anything again.
     pub(crate) fn need(&self) -> u64 {
         self.kernel + self.anonymous + self.load.working_set
     }
@@ -198,7 +201,10 @@ impl Guest {
         let missed =
             (u128::from(bytes) * u128::from(missing) / u128::from(set)).min(missing.into());
         let missed = u64::try_from(missed).unwrap();
-        let again = missed.min(self.seen - self.hot);
+        // Of what is missing it has had a part before: that is read again.
+        let had = u128::from(missed) * u128::from(self.seen - self.hot) / u128::from(missing);
+        let again = u64::try_from(had).unwrap();
+        self.seen += missed - again;
         let room = self.room(missed, false);
         self.use_free(room);
         self.hot = (self.hot + room).min(set);

@@ -174,7 +174,7 @@ pub(crate) fn fits(world: &World, index: usize, load: &Load) -> bool {
             } else {
                 guest.load.anonymous
             };
-            guest.kernel + anonymous
+            guest.qemu + guest.kernel + anonymous
         })
         .sum();
     in_use + world.other + 2 * world.headroom() <= world.total
