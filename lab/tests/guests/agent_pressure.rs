@@ -254,15 +254,17 @@ const TRICK: &str = "
 fn a_tenant_that_causes_its_own_pressure_is_reclaimed() {
     in_guest(roomy, |guest| {
         choose_lru(guest, "y");
-        guest.ok(&format!(
-            "{TRICK} hole /data/t 64 && trick; within 90 stalled || {{ full; exit 1; }}"
-        ));
+        // What it has when the agent first sees it would count as used for two minutes.
         guest.ok(
-            "live big && hole /data/big 500 && hole /data/outside 400 || exit 1
-            echo 10000 >$C/big/io.weight && start && reread big /data/big 0.3
-            (while :; do seep /data/outside 400 0.05; done) >/dev/null 2>&1 &
-            echo $! >>/run/loads",
+            "live big && hole /data/big 500 && hole /data/outside 400 && hole /data/t 64 || exit 1
+            echo 10000 >$C/big/io.weight && start",
         );
+        guest.ok(&format!(
+            "{TRICK} trick; within 90 stalled || {{ full; exit 1; }}"
+        ));
+        guest.ok("reread big /data/big 0.3
+            (while :; do seep /data/outside 400 0.05; done) >/dev/null 2>&1 &
+            echo $! >>/run/loads");
         let mut seen: Vec<Vec<u64>> = Vec::new();
         for _ in 0..4 {
             let samples = guest.ok(&format!("{TRICK} samples"));
