@@ -1,4 +1,4 @@
-//! Caps of unmapped page cache and of slab in a guest: that they hold, and that the machine's knob comes back.
+//! The cap of unmapped page cache in a guest: that it holds.
 
 use super::agent_guest::{Guest, in_guest, small};
 
@@ -11,12 +11,8 @@ const NEAR: u64 = 16;
 const FUNCTIONS: &str = "
     unmapped() { awk '{ v[$1] = $2 } END { n = v[\"nr_inactive_file\"] + v[\"nr_active_file\"] - v[\"nr_mapped\"]; print int((n > 0 ? n : 0) / 256) }' /proc/vmstat; }
     total() { awk '$1 == \"MemTotal:\" { print int($2 / 1024) }' /proc/meminfo; }
-    slab() { awk '$1 == \"slab_reclaimable\" { print int($2 / 1048576) }' $C/s/memory.stat; }
-    pressure() { cat /proc/sys/vm/vfs_cache_pressure; }
     configure() { mkdir -p /etc/justitia && echo \"$1\" >/etc/justitia/justitia.toml; }
-    is() { [ \"$($1)\" = $2 ]; }
     above() { [ \"$($1)\" -gt $2 ]; }
-    below() { [ \"$($1)\" -lt $2 ]; }
 ";
 
 fn ok(guest: &Guest, script: &str) -> String {
@@ -70,35 +66,5 @@ fn unmapped_page_cache_stays_near_its_cap_while_a_tenant_reads() {
             assert!(free > 200, "{free} MiB are free");
             ok(guest, "rest; end TERM");
         }
-    });
-}
-
-#[test]
-#[ignore = "minutes: make test-vm"]
-fn slab_above_its_cap_shrinks_and_the_machines_setting_comes_back() {
-    in_guest(small, |guest| {
-        let cap = number(guest, "total") * 2 / 100;
-        ok(
-            guest,
-            &format!(
-                "live s && hole /data/read 64 && mkdir /data/names && cache s /data/read 64
-                sh -c 'echo $$ >\"$0/cgroup.procs\" && exec justitia-load names --dir /data/names --rate 5000 --duration 30 --interval 0' $C/s >/dev/null 2>&1
-                above slab {} && is pressure 100 && configure '[slab]\nmax_ratio = 2' && start",
-                2 * cap
-            ),
-        );
-        ok(
-            guest,
-            &format!(
-                "within 60 is pressure 10000 && within 100 below slab {cap} && within 60 is pressure 100"
-            ),
-        );
-        // Killed while it is raised.
-        ok(
-            guest,
-            "sh -c 'echo $$ >\"$0/cgroup.procs\" && exec justitia-load names --dir /data/names --rate 5000 --duration 60 --interval 0' $C/s >/dev/null 2>&1 &
-            echo $! >>/run/loads
-            within 60 is pressure 10000 && end KILL && is pressure 10000 && justitia reset && is pressure 100; rest",
-        );
     });
 }
