@@ -205,7 +205,8 @@ impl Agent {
         let decided = self.slab.tick(self.knobs.as_mut(), plan.as_ref());
         self.record_all(decided, now);
         let plan = plan.filter(|_| self.slab.is_over());
-        for (key, reason) in plan.into_iter().flat_map(|plan| plan.above) {
+        let above = plan.map_or_else(Vec::new, |plan| plan.above);
+        for (key, reason) in self.slab.due(above, now) {
             let (monitor, config) = (&self.monitor, &self.config);
             let decided = self.reclaim.shrink_slab(monitor, config, key, reason);
             self.record_all(decided.into_iter().collect(), now);

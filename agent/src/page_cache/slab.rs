@@ -5,6 +5,9 @@
 //! is raised, and a little is reclaimed from the tenants whose slab is above their share of the cap: file pages of some
 //! hundred KiB, and much slab.
 
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
 use justitia_api::{Action, Reason, Rule, SlabReason};
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::knob::{Knob, read_raw};
@@ -30,6 +33,23 @@ pub(crate) const NUDGE: u64 = 128 << 10;
 /// A tenant with fewer clean file pages is left to the kernel's own reclaim, bytes: where it finds none of those, one request
 /// drops all slab of the cgroup.
 const MIN_FILE: u64 = 8 * NUDGE;
+
+/// After so many requests it is judged whether a tenant's slab shrinks.
+const JUDGED: u32 = 8;
+/// The pause after requests in vain; doubled each time.
+const PAUSE_LEAST: Duration = Duration::from_secs(1);
+/// The longest one.
+const PAUSE_MOST: Duration = Duration::from_secs(60);
+
+/// What a tenant's requests came to.
+#[derive(Clone, Copy, Debug)]
+struct Effort {
+    /// Its slab before the first of them, bytes.
+    slab: u64,
+    requests: u32,
+    pause: Duration,
+    until: Instant,
+}
 
 /// Slab against its cap. Bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +100,25 @@ pub fn plan_slab(snapshot: &Snapshot, policy: &Policy) -> Option<SlabPlan> {
     Some(SlabPlan { cap, held, above })
 }
 
+impl Effort {
+    fn is_due(&mut self, slab: u64, now: Instant) -> bool {
+        if now < self.until {
+            return false;
+        }
+        if self.requests == JUDGED {
+            let in_vain = self.slab < slab + u64::from(JUDGED) * NUDGE;
+            self.pause = match in_vain {
+                true => (self.pause * 2).clamp(PAUSE_LEAST, PAUSE_MOST),
+                false => Duration::ZERO,
+            };
+            (self.slab, self.requests, self.until) = (slab, 0, now + self.pause);
+            return !in_vain;
+        }
+        self.requests += 1;
+        true
+    }
+}
+
 /// Raises `vm.vfs_cache_pressure` while slab is above its cap.
 #[derive(Debug)]
 pub struct SlabController {
@@ -91,6 +130,7 @@ pub struct SlabController {
     left: Option<String>,
     /// Why it was raised last.
     reason: Option<SlabReason>,
+    efforts: BTreeMap<Key, Effort>,
 }
 
 impl SlabController {
@@ -102,7 +142,26 @@ impl SlabController {
             over: false,
             left: None,
             reason: None,
+            efforts: BTreeMap::new(),
         }
+    }
+
+    /// Of these tenants those of which something is to be reclaimed now. Slab that is in use, or too little for a batch of the
+    /// kernel's shrinkers, does not shrink: requests that take more file pages of a tenant than slab are in vain, and pause.
+    pub fn due(&mut self, above: Vec<(Key, SlabReason)>, now: Instant) -> Vec<(Key, SlabReason)> {
+        self.efforts
+            .retain(|key, _| above.iter().any(|(other, _)| other == key));
+        let mut due = above;
+        due.retain(|(key, reason)| {
+            let effort = self.efforts.entry(*key).or_insert(Effort {
+                slab: reason.slab,
+                requests: 0,
+                pause: Duration::ZERO,
+                until: now,
+            });
+            effort.is_due(reason.slab, now)
+        });
+        due
     }
 
     /// Whether slab is being shrunk.
@@ -298,7 +357,11 @@ mod tests {
     }
 
     fn held(slab: u64) -> SlabPlan {
-        plan(vec![tenant(1, 100, slab, 10)])
+        held_by(1, slab)
+    }
+
+    fn held_by(id: u64, slab: u64) -> SlabPlan {
+        plan(vec![tenant(id, 100, slab, 10)])
     }
 
     #[test]
@@ -325,6 +388,33 @@ mod tests {
         assert_eq!(stands(dir.path()), RAISED);
         drop(store);
         assert_eq!(stands(dir.path()), USUAL);
+    }
+
+    #[test]
+    fn where_nothing_shrinks_it_is_tried_less_and_less() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut slab, _store) = machine(dir.path(), USUAL);
+        let begin = Instant::now();
+        // Requests in each 10 s, four ticks a second, while slab falls by so many bytes with each.
+        let mut requests = |from: u64, mib: u64, falls: u64| {
+            let (mut held, mut made) = (mib * MIB, 0);
+            for tick in 0..40 {
+                let now = begin + Duration::from_secs(from) + Duration::from_millis(250) * tick;
+                let mut above = held_by(1, mib).above;
+                above[0].1.slab = held;
+                let due = slab.due(above, now).len();
+                held -= falls * u64::try_from(due).unwrap();
+                made += due;
+            }
+            made
+        };
+        assert!(requests(0, 600, 2 * NUDGE) >= 36);
+        assert!(requests(10, 600, 0) <= 26);
+        let rest: Vec<usize> = (2..12).map(|n| requests(10 * n, 600, 0)).collect();
+        assert!(rest.iter().sum::<usize>() <= 48, "{rest:?}");
+        // It shrinks again: soon it is tried as often as before.
+        let again: Vec<usize> = (13..22).map(|n| requests(10 * n, 600, 2 * NUDGE)).collect();
+        assert!(again.last().is_some_and(|last| *last >= 36), "{again:?}");
     }
 
     #[test]
