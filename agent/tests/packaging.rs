@@ -259,7 +259,7 @@ fn every_unit_and_every_rule_is_packaged_and_no_unit_is_switched_on() {
             assert!(build.contains(&to), "{name} is not installed");
         }
     }
-    assert_eq!(count, 3);
+    assert_eq!(count, 4);
     assert_eq!(words("systemctl enable"), [""]);
     let restarted = words("try-restart");
     assert!(restarted.contains(&"justitia.service"));
