@@ -37,7 +37,7 @@ pub struct Vm {
     accelerator: Accelerator,
     kernel: Kernel,
     dir: tempfile::TempDir,
-    _lock: MachineLock,
+    lock: MachineLock,
 }
 
 impl Vm {
@@ -47,11 +47,29 @@ impl Vm {
     /// # Errors
     /// If the kernel, the image, a disk or QEMU cannot be had, or the guest does not get ready: then a [`VmError`] says why.
     pub fn boot(spec: &VmSpec) -> Result<Self> {
+        Self::boot_with(spec, None)
+    }
+
+    /// As [`boot`](Self::boot), beside this machine: a test of both together.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn boot_beside(&self, spec: &VmSpec) -> Result<Self> {
+        Self::boot_with(spec, Some(self.lock.clone()))
+    }
+
+    fn boot_with(spec: &VmSpec, held: Option<MachineLock>) -> Result<Self> {
         let lab = LabDir::find()?;
         let kernel = Kernel::resolve(&spec.kernel, &lab)?;
         let initramfs = image::build(&kernel, &lab)?;
-        let lock = MachineLock::acquire()?;
-        remove_stale(&lab)?;
+        let lock = match held {
+            Some(lock) => lock,
+            None => {
+                let lock = MachineLock::acquire()?;
+                remove_stale(&lab)?;
+                lock
+            }
+        };
         let accelerator = Accelerator::choose(&lab, || {
             let spec = VmSpec::default();
             let kvm = Accelerator::Kvm;
@@ -122,7 +140,7 @@ impl Vm {
             accelerator,
             kernel: kernel.clone(),
             dir,
-            _lock: lock,
+            lock,
         })
     }
 

@@ -48,11 +48,12 @@ impl Guests {
     fn boot(agents: [bool; 2]) -> Self {
         let _turn = crate::agent_guest::turn();
         let directory = tempfile::tempdir().unwrap();
-        let boot = |(index, agent): (usize, bool)| {
+        let mut vms: Vec<Vm> = Vec::new();
+        for (index, agent) in agents.into_iter().enumerate() {
             let Ok(kernel) = "6.12".parse();
             let qmp = directory.path().join(format!("{index}.qmp"));
             let qmp = format!("unix:{},server=on,wait=off", qmp.display());
-            let vm = Vm::boot(&VmSpec {
+            let spec = VmSpec {
                 kernel,
                 memory: RAM,
                 vcpus: 1,
@@ -62,8 +63,12 @@ impl Guests {
                     .map(Into::into)
                     .to_vec(),
                 ..VmSpec::default()
-            })
-            .unwrap();
+            };
+            let vm = match vms.first() {
+                Some(first) => first.boot_beside(&spec),
+                None => Vm::boot(&spec),
+            };
+            let vm = vm.unwrap();
             run(
                 &vm,
                 "mkdir -p /mnt && mount /dev/vda /mnt && modprobe virtio_balloon",
@@ -72,9 +77,8 @@ impl Guests {
                 run(&vm, "justitia guest >/run/guest.log 2>&1 &");
                 comes(&vm, "grep -q 'questions about memory' /run/guest.log");
             }
-            vm
-        };
-        let vms = agents.into_iter().enumerate().map(boot).collect();
+            vms.push(vm);
+        }
         Self { directory, vms }
     }
 
