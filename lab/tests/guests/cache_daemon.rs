@@ -45,7 +45,8 @@ impl Daemon {
             let log = std::fs::read_to_string(dir.join("log")).unwrap();
             (log.matches("control socket").count(), log)
         };
-        let (before, sockets) = (starts().0, sockets(pid));
+        let (before, sockets) = (starts().0, sockets(pid, dir));
+        assert!(sockets.len() >= 2, "no client is connected: {sockets:?}");
         let told = Command::new("kill")
             .args(["-s", "USR2", &pid.to_string()])
             .status();
@@ -59,7 +60,7 @@ impl Daemon {
             );
             std::thread::sleep(Duration::from_millis(50));
         }
-        let after = self::sockets(pid);
+        let after = self::sockets(pid, dir);
         sockets
             .into_iter()
             .filter(|socket| !after.contains(socket))
@@ -81,11 +82,21 @@ impl Drop for Daemon {
     }
 }
 
-/// The sockets that a process has open, by their inodes.
-fn sockets(pid: u32) -> Vec<PathBuf> {
+/// The sockets that a process has open, by their inodes, which are bound to a path in `dir`: those that it listens on, and
+/// those of clients. It has others for itself, which are another program's after an exec.
+fn sockets(pid: u32, dir: &Path) -> Vec<PathBuf> {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let links = open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+    let bound = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let dir = dir.to_str().unwrap();
+    let inodes = bound.lines().filter(|line| line.contains(dir));
+    let inodes = inodes.filter_map(|line| line.split_whitespace().nth(6));
+    let inodes: Vec<String> = inodes.map(|inode| format!("socket:[{inode}]")).collect();
     links
-        .filter(|link| link.to_string_lossy().starts_with("socket:"))
+        .filter(|link| {
+            inodes
+                .iter()
+                .any(|inode| link.as_os_str() == inode.as_str())
+        })
         .collect()
 }
