@@ -225,16 +225,15 @@ impl Daemon {
         }
         let (total, available) = self.memory;
         let held: u64 = seen.iter().map(|(_, vm): &(_, LawVm)| vm.resident).sum();
-        let left = self
-            .options
-            .config
-            .most
-            .map(|most| most.saturating_sub(held));
+        let most = self.options.config.most;
+        let left = most.map(|most| most.saturating_sub(held));
         let available = left.map_or(available, |left| left.min(available));
+        let over = most.map_or(0, |most| held.saturating_sub(most));
         self.memory = (total, available);
         let host = Host {
             available,
             headroom: self.options.config.headroom.of(total),
+            over,
         };
         let (processes, vms): (Vec<Process>, Vec<LawVm>) = seen.into_iter().unzip();
         self.plan = self.law.decide(now, host, &vms);

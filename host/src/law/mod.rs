@@ -82,7 +82,7 @@ impl Law {
     fn divide(&mut self, now: u64, host: Host, vms: &[Vm]) -> Plan {
         let held: u64 = vms.iter().map(|vm| vm.resident).sum();
         let capacity = host.available.saturating_add(held);
-        let capacity = capacity.saturating_sub(host.headroom);
+        let capacity = capacity.saturating_sub(host.headroom.saturating_add(host.over));
         let whole = |vm: &Vm| Demand {
             minimum: vm.minimum,
             total: vm.ram.max(vm.resident),
@@ -124,6 +124,7 @@ impl Law {
             });
         }
         let needed = host.headroom.saturating_add(wanted);
+        let needed = needed.saturating_add(host.over);
         Plan {
             decisions: Vec::new(),
             places,

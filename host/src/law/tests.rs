@@ -40,8 +40,25 @@ fn decide(law: &mut Law, now: u64, available: u64, vms: &[Vm]) -> Plan {
     let host = Host {
         available: available * MIB,
         headroom: HEADROOM,
+        over: 0,
     };
     law.decide(now, host, vms)
+}
+
+/// What VMs may hold together is divided, however much more they hold.
+#[test]
+fn what_is_held_beyond_the_bound_is_not_divided() {
+    let vms = [vm(1, 900, 50, 0), vm(2, 900, 50, 0)];
+    for over in [0, 100, 800] {
+        let host = Host {
+            available: 0,
+            headroom: HEADROOM,
+            over: over * MIB,
+        };
+        let plan = Law::default().decide(1000, host, &vms);
+        assert_eq!(plan.capacity, 1800 * MIB - HEADROOM - over * MIB);
+        assert!(plan.shortage >= HEADROOM + over * MIB, "{over}");
+    }
 }
 
 /// Who is asked for how many MiB, and why.

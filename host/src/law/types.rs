@@ -24,6 +24,8 @@ pub struct Host {
     pub available: u64,
     /// What is to stay available.
     pub headroom: u64,
+    /// What VMs hold beyond what they may hold together, if that is bounded: then nothing is available.
+    pub over: u64,
 }
 
 /// What is known of a VM.

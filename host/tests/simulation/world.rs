@@ -115,6 +115,7 @@ impl World {
         let host = Host {
             available: self.available(),
             headroom: self.headroom(),
+            over: 0,
         };
         let seen = self.guests.iter_mut().enumerate();
         self.seen = seen

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ impl Daemon {
 
     /// Has it execute its program again, waits until that serves, and returns the sockets that it has no more: of clients that
     /// were cut off.
-    pub(crate) fn execute_again(&self, dir: &Path) -> Vec<PathBuf> {
+    pub(crate) fn execute_again(&self, dir: &Path) -> Vec<String> {
         let pid = self.0.as_ref().unwrap().id();
         let starts = || {
             let log = std::fs::read_to_string(dir.join("log")).unwrap();
@@ -82,21 +82,32 @@ impl Drop for Daemon {
     }
 }
 
-/// The sockets that a process has open, by their inodes, which are bound to a path in `dir`: those that it listens on, and
-/// those of clients. It has others for itself, which are another program's after an exec.
-fn sockets(pid: u32, dir: &Path) -> Vec<PathBuf> {
+/// The sockets that a process has open, by their inodes, of clients on paths in `dir`.
+fn sockets(pid: u32, dir: &Path) -> Vec<String> {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-    let links = open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+    let links = open.filter_map(|fd| {
+        let link = std::fs::read_link(fd.ok()?.path()).ok()?;
+        link.into_os_string().into_string().ok()
+    });
     let bound = std::fs::read_to_string("/proc/net/unix").unwrap();
     let dir = dir.to_str().unwrap();
-    let inodes = bound.lines().filter(|line| line.contains(dir));
-    let inodes = inodes.filter_map(|line| line.split_whitespace().nth(6));
-    let inodes: Vec<String> = inodes.map(|inode| format!("socket:[{inode}]")).collect();
+    // Each as the link says it, and its path.
+    let bound: Vec<(String, &str)> = bound
+        .lines()
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            // Not those that are listened on: over vhost-user the next program makes its own.
+            let [_, _, _, "00000000", _, _, inode, path] = words[..] else {
+                return None;
+            };
+            let is_ours = path.starts_with(dir);
+            is_ours.then(|| (format!("socket:[{inode}]"), path))
+        })
+        .collect();
     links
-        .filter(|link| {
-            inodes
-                .iter()
-                .any(|inode| link.as_os_str() == inode.as_str())
+        .filter_map(|link| {
+            let (inode, path) = bound.iter().find(|(inode, _)| *inode == link)?;
+            Some(format!("{inode} {path}"))
         })
         .collect()
 }

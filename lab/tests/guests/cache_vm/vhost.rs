@@ -105,7 +105,7 @@ impl VhostDaemon {
         for _ in 0..kills {
             next();
             let cut = self.daemon.execute_again(self.dir.path());
-            assert_eq!(cut, [] as [PathBuf; 0], "clients were cut off");
+            assert_eq!(cut, [] as [String; 0], "clients were cut off");
         }
         for _ in 0..kills {
             next();
