@@ -3,6 +3,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod checksum;
 pub mod command;
 pub mod metrics;
 pub mod regular_file;

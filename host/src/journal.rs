@@ -3,11 +3,11 @@
 //! It is written and synced before a balloon is changed, and replaced by renaming, so that at each moment it is whole. It has
 //! one checksummed line a VM, of which there are at most [`MAX_VMS`]. It says nothing of another boot, nor of a QEMU process that ended.
 
+use justitia_common::checksum::crc32;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh32::xxh32;
 
 use justitia_common::regular_file;
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -249,13 +249,13 @@ impl Journal {
 fn render(entry: &Entry) -> String {
     // Numbers and texts always serialize; a path that is no text could not have been found.
     let json = serde_json::to_string(entry).unwrap_or_default();
-    format!("{:08x} {json}\n", xxh32(json.as_bytes(), 0))
+    format!("{:08x} {json}\n", crc32(json.as_bytes()))
 }
 
 fn parse(line: &[u8]) -> Option<Entry> {
     let line = std::str::from_utf8(line.strip_suffix(b"\n")?).ok()?;
     let (sum, json) = line.split_once(' ')?;
-    let intact = sum == format!("{:08x}", xxh32(json.as_bytes(), 0));
+    let intact = sum == format!("{:08x}", crc32(json.as_bytes()));
     intact.then(|| serde_json::from_str(json).ok())?
 }
 

@@ -234,7 +234,7 @@ impl Worker {
         match looked {
             Ok(balloon) => {
                 self.look_at = now + if needed { LOOK_MS } else { LOOK_SELDOM_MS };
-                // Whoever else sets it, it is theirs while it is not ours.
+                // Another writer's value stays while it is not ours.
                 if seen.target.is_none() {
                     seen.original = Some(balloon.actual);
                 }

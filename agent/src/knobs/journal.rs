@@ -1,6 +1,6 @@
 //! The write-ahead journal of the knob store.
 //!
-//! It has one line for each write of a knob: `xxh32 json`. The line is appended and synced before the knob is written. So
+//! It has one line for each write of a knob: `crc32 json`. The line is appended and synced before the knob is written. So
 //! after a crash at any moment, each knob that may hold our value is named, with its original value.
 //!
 //! The file and two of its fields keep the names of the first release (`ledger`, `before`, `ours`): an agent that was
@@ -9,11 +9,11 @@
 
 #![deny(clippy::indexing_slicing)]
 
+use justitia_common::checksum::crc32;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh32::xxh32;
 
 use justitia_common::regular_file;
 use justitia_kernel::knob::Knob;
@@ -139,7 +139,7 @@ pub(super) fn render(line: &Line) -> String {
 }
 
 fn checksum(json: &str) -> String {
-    format!("{:08x}", xxh32(json.as_bytes(), 0))
+    format!("{:08x}", crc32(json.as_bytes()))
 }
 
 /// Parses a line, or says what was expected.

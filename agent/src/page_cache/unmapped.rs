@@ -2,7 +2,7 @@
 //!
 //! A VM's host caches the blocks that the VM caches. With a cap (`[unmapped] max_ratio`, the paper's `min_unmapped_ratio`) the
 //! VM keeps little of what no process has mapped, and the host keeps it. Where the cap is what limits the page
-//! cache, it alone is divided by weight and use: what is mapped and what is slab stays with whoever holds it.
+//! cache, it alone is divided by weight and use: what is mapped and what is slab stays with the tenant that holds it.
 
 use justitia_share::{Demand, Tree};
 

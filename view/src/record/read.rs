@@ -1,11 +1,11 @@
 //! Reading a recording.
 
+use justitia_common::checksum::crc32;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use xxhash_rust::xxh32::xxh32;
 
 use justitia_api::Status;
 use justitia_common::regular_file;
@@ -200,7 +200,7 @@ fn body(file: &File, at: u64, length: usize) -> Option<Vec<u8>> {
     file.read_exact_at(&mut block, at).ok()?;
     let sum = u32::from_le_bytes(block.get(SUM..SUMMED)?.try_into().ok()?);
     let rest = block.split_off(SUMMED);
-    (xxh32(&rest, 0) == sum).then_some(rest)
+    (crc32(&rest) == sum).then_some(rest)
 }
 
 /// The block at `at`, if there is an intact one.

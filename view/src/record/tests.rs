@@ -1,8 +1,8 @@
 //! What was recorded comes back, from whole files and from broken ones.
 
+use justitia_common::checksum::crc32;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use xxhash_rust::xxh32::xxh32;
 
 use super::*;
 use crate::top::fixture;
@@ -165,7 +165,7 @@ fn crafted(path: &std::path::Path, lines: &[u8]) -> usize {
     rest.extend(&frame);
     let mut file = TITLE.to_vec();
     file.extend(MARK);
-    file.extend(xxh32(&rest, 0).to_le_bytes());
+    file.extend(crc32(&rest).to_le_bytes());
     file.extend(&rest);
     std::fs::write(path, &file).unwrap();
     file.len()
@@ -221,7 +221,7 @@ fn random_changes_are_no_panic() {
         let at = usize::try_from(state >> 33).unwrap() % bad.len();
         bad[at] = u8::try_from(state >> 25 & 255).unwrap();
         // As one who knows the format would: with the right checksum.
-        let sum = xxh32(&bad[TITLE.len() + SUMMED..], 0).to_le_bytes();
+        let sum = crc32(&bad[TITLE.len() + SUMMED..]).to_le_bytes();
         bad[TITLE.len() + SUM..TITLE.len() + SUMMED].copy_from_slice(&sum);
         std::fs::write(&path, &bad).unwrap();
         let held = peak(|| {

@@ -1,9 +1,9 @@
 //! Writing a recording.
 
+use justitia_common::checksum::crc32;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use xxhash_rust::xxh32::xxh32;
 
 use justitia_api::Status;
 
@@ -122,10 +122,7 @@ impl Recorder {
         block.extend(last.to_le_bytes());
         block.extend(number(std::mem::take(&mut self.count)));
         block.extend(frame);
-        let sum = block
-            .get(SUMMED..)
-            .map(|summed| xxh32(summed, 0))
-            .unwrap_or_default();
+        let sum = block.get(SUMMED..).map(crc32).unwrap_or_default();
         if let Some(place) = block.get_mut(SUM..SUMMED) {
             place.copy_from_slice(&sum.to_le_bytes());
         }

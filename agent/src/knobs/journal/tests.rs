@@ -1,5 +1,5 @@
+use justitia_common::checksum::crc32;
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh32::xxh32;
 
 use justitia_kernel::knob::Knob;
 use proptest::prelude::*;
@@ -143,7 +143,7 @@ fn a_done_line_removes_the_knobs_writes_and_keeps_the_order_of_the_others() {
 fn the_format_on_disk_is_that_of_the_first_release() {
     let json =
         r#"{"write":{"cgroup":7,"path":"a/7","knob":"memory-low","before":"0","ours":"28672"}}"#;
-    let line = format!("{:08x} {json}\n", xxh32(json.as_bytes(), 0));
+    let line = format!("{:08x} {json}\n", crc32(json.as_bytes()));
     assert_eq!(render(&Line::Write(entry(7))), line);
     let done = r#"{"done":{"cgroup":7,"knob":"memory-low"}}"#;
     let knob = Knob::MemoryLow;

@@ -94,7 +94,7 @@ fn nothing_is_swapped_out_for_the_cap() {
     assert_eq!(plan_anonymous(&snapshot, &entitlements), None);
 }
 
-/// Where memory allows less than the cap, it is divided as without one: whoever maps files gets no more of it.
+/// Where memory allows less than the cap, it is divided as without one: a tenant that maps files gets no more of it.
 #[test]
 fn a_cap_that_does_not_bind_changes_nothing() {
     let tenants = || {
