@@ -1,6 +1,6 @@
 //! Commands that make images, and the project's own programs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Runs a command to its end, which must be a success.
@@ -15,6 +15,19 @@ pub(crate) fn run(command: &mut Command) {
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Makes a small Debian of these packages (`--include=…`) in a directory. mmdebstrap starts no services.
+#[track_caller]
+pub(crate) fn debian(include: &str, tree: &Path) {
+    run(Command::new("mmdebstrap")
+        .args(["--variant=minbase", include])
+        .args(
+            ["doc", "man", "locale"]
+                .map(|what| format!("--dpkgopt=path-exclude=/usr/share/{what}/*")),
+        )
+        .arg("bookworm")
+        .arg(tree));
 }
 
 /// A program of the project, built beside this test's directory.

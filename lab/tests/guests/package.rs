@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::commands::{program, run};
+use super::commands::{self, program, run};
 use debian::*;
 
 /// What a test adds to the configuration, and to the unit.

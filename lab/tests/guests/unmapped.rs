@@ -9,7 +9,7 @@ use justitia_lab::LabDir;
 use justitia_lab::vm::{DiskSpec, Guest, Vm, VmSpec};
 
 use super::agent_guest::turn;
-use super::commands::run;
+use super::commands::{self, run};
 use super::retry::{fail, retry_after_a_crash};
 
 /// A script's most time.
@@ -113,14 +113,7 @@ fn image(lab: &LabDir) -> PathBuf {
         run(Command::new("cargo")
             .args(["vendor", "-q"])
             .current_dir(&fetch));
-        run(Command::new("mmdebstrap")
-            .args(["--variant=minbase", INCLUDE])
-            .args(
-                ["doc", "man", "locale"]
-                    .map(|what| format!("--dpkgopt=path-exclude=/usr/share/{what}/*")),
-            )
-            .arg("bookworm")
-            .arg(&tree));
+        commands::debian(INCLUDE, &tree);
         std::fs::create_dir(tree.join("src")).unwrap();
         run(Command::new("cp")
             .arg("-r")

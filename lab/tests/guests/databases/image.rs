@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use justitia_lab::LabDir;
 
-use super::super::commands::{program, run};
+use super::super::commands::{self, program, run};
 use super::scale::{DOCUMENTS, FILES, MEAN_SIZE};
 
 /// What is installed; apt brings the rest.
@@ -42,14 +42,7 @@ pub(crate) fn image(lab: &LabDir) -> PathBuf {
 
 /// Nothing of it runs when this is done: mmdebstrap starts no services, and PostgreSQL's server takes its input from here.
 fn debian(tree: &Path) {
-    run(Command::new("mmdebstrap")
-        .args(["--variant=minbase", INCLUDE])
-        .args(
-            ["doc", "man", "locale"]
-                .map(|what| format!("--dpkgopt=path-exclude=/usr/share/{what}/*")),
-        )
-        .arg("bookworm")
-        .arg(tree));
+    commands::debian(INCLUDE, tree);
     let script = tree.join("tmp/fill.sh");
     std::fs::write(&script, FILL).unwrap();
     run(Command::new("chroot")

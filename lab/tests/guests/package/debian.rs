@@ -21,14 +21,7 @@ pub(super) fn debian(lab: &LabDir) -> PathBuf {
     if !image_file.exists() {
         let root = tempfile::tempdir_in(&dir).unwrap();
         let tree = root.path().join("root");
-        run(Command::new("mmdebstrap")
-            .args(["--variant=minbase", INCLUDE])
-            .args(
-                ["doc", "man", "locale"]
-                    .map(|what| format!("--dpkgopt=path-exclude=/usr/share/{what}/*")),
-            )
-            .arg("bookworm")
-            .arg(&tree));
+        commands::debian(INCLUDE, &tree);
         let unfinished = root.path().join("root.img");
         image(&unfinished, "400M", &tree);
         std::fs::rename(unfinished, &image_file).unwrap();
