@@ -61,7 +61,8 @@ enum Command {
 
 /// Move memory between the virtual machines, until stopped.
 ///
-/// On SIGTERM, SIGINT or SIGHUP every balloon gets its size back. After a SIGKILL the next start restores them, or `justitia
+/// On SIGTERM or SIGINT every balloon gets its size back. SIGHUP has the configuration read again; one with an error changes
+/// nothing. After a SIGKILL the next start restores them, or `justitia
 /// host reset`.
 ///
 /// JUSTITIA_LOG sets what is logged: error, warn, info (the default), debug (a line for every decision), trace.
@@ -139,6 +140,7 @@ fn start(args: &Run) -> anyhow::Result<ExitCode> {
     crate::log::start();
     run(Options {
         config,
+        config_file: args.config.clone(),
         directory: args.directory.directory.clone(),
         observe: args.observe,
     })?;

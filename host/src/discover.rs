@@ -8,6 +8,8 @@ use justitia_api::size;
 use justitia_memory_protocol::PORT_NAME;
 use justitia_share::Weight;
 
+/// Of /proc/PID/smaps so much is read, bytes: some 700 a mapping, of which QEMU has hundreds.
+const MAX_SMAPS: u64 = 16 << 20;
 /// The longest command line that is read, bytes: with hundreds of devices it has a few hundred KiB.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
 /// The memory of a VM whose command line names none (QEMU's default).
@@ -111,6 +113,39 @@ pub fn resident(pid: u32) -> Option<u64> {
     let statm = String::from_utf8_lossy(&statm).into_owned();
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
     Some(pages * justitia_share::PAGE_SIZE)
+}
+
+/// What a QEMU process holds beside the `ram` bytes of its guest, bytes: device buffers, threads' stacks, the translated code of
+/// an emulated processor. `None` where no mapping has that size (memory in several parts), or /proc cannot be read.
+///
+/// The kernel walks the process's page tables for that: not to be called often.
+#[must_use]
+pub fn own(pid: u32, ram: u64) -> Option<u64> {
+    let smaps = read_at_most(&format!("/proc/{pid}/smaps"), MAX_SMAPS)?;
+    own_of(&String::from_utf8_lossy(&smaps), ram)
+}
+
+fn own_of(smaps: &str, ram: u64) -> Option<u64> {
+    let (mut own, mut is_ram, mut found) = (0_u64, false, false);
+    for line in smaps.lines() {
+        if let Some(size) = mapping(line) {
+            is_ram = size == ram;
+            found |= is_ram;
+        } else if let Some(rss) = line.strip_prefix("Rss:")
+            && !is_ram
+        {
+            let kib: u64 = rss.trim().strip_suffix(" kB")?.parse().ok()?;
+            own = own.saturating_add(kib << 10);
+        }
+    }
+    found.then_some(own)
+}
+
+/// The size of a mapping, from the first line of what /proc/PID/smaps says of it: `7f00-7f40 rw-p ...`.
+fn mapping(line: &str) -> Option<u64> {
+    let (begin, end) = line.split(' ').next()?.split_once('-')?;
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    address(end)?.checked_sub(address(begin)?)
 }
 
 /// Reads a command line. `directory`: where its relative paths begin.
@@ -283,6 +318,21 @@ mod tests {
                      -chardev socket,id=c,path=/c -device virtserialport,chardev=c,name=org.qemu.guest_agent.0";
         let vm = found(other).unwrap();
         assert!(vm.libvirt && vm.qmp.is_none() && vm.channel.is_none() && vm.ram == 256 << 20);
+    }
+
+    #[test]
+    fn what_is_not_the_guests_memory_is_qemus_own() {
+        let smaps = "55d0-55e0 r-xp 00000000 08:01 7 /usr/bin/qemu-system-x86_64\nSize: 1 kB\nRss:  12 kB\n\
+                     7f0000000000-7f0040000000 rw-p 00000000 00:00 0 \nRss:            1000000 kB\nPss: 9 kB\n\
+                     7f0050000000-7f0060000000 rwxp 00000000 00:00 0 \nRss:             200000 kB\n";
+        assert_eq!(own_of(smaps, 1 << 30), Some(200_012 << 10));
+        // Its memory is not there in one piece.
+        assert_eq!(own_of(smaps, 2 << 30), None);
+        assert_eq!(
+            own_of("7f0000000000-7f0040000000 x\nRss: much kB\na-0 \n", 1 << 30),
+            Some(0)
+        );
+        assert!(own(std::process::id(), 1).is_none());
     }
 
     #[test]

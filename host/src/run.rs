@@ -1,6 +1,7 @@
 //! The daemon: a tick a quarter of a second.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,6 +62,8 @@ pub enum RunError {
 pub struct Options {
     /// What is configured.
     pub config: Config,
+    /// The file that it is read from again on SIGHUP, if it is not the default one.
+    pub config_file: Option<PathBuf>,
     /// Where the journal and the socket are.
     pub directory: PathBuf,
     /// Nothing is changed, and no guest is asked to give.
@@ -105,7 +108,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
         move |source| RunError::Io { what, source }
     };
     let socket = Socket::listen(&options.directory).map_err(io("the status socket"))?;
-    let stop = stop_signals().map_err(io("signals"))?;
+    let signals = Signals::new().map_err(io("signals"))?;
     let mut daemon = Daemon {
         common: Common {
             journal: Arc::new(Mutex::new(journal)),
@@ -128,8 +131,10 @@ pub fn run(options: Options) -> Result<(), RunError> {
         }
         socket.answer(|| daemon.status());
         let _ = sd_notify::notify(&[NotifyState::Watchdog]);
-        if stop.wait(TICK.saturating_sub(begun.elapsed())) {
-            break Ok(());
+        match signals.wait(TICK.saturating_sub(begun.elapsed())) {
+            Some(Signal::Stop) => break Ok(()),
+            Some(Signal::Reload) => daemon.reload(),
+            None => {}
         }
     };
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
@@ -174,25 +179,46 @@ fn log_restored(restored: &[(crate::journal::Entry, Outcome)]) {
     }
 }
 
-/// A socket that becomes readable by a signal.
-struct Stop(UnixStream, Arc<AtomicBool>);
-
-fn stop_signals() -> std::io::Result<Stop> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let (read, write) = UnixStream::pair()?;
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&flag))?;
-        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
-    }
-    Ok(Stop(read, flag))
+/// What a signal asks for.
+enum Signal {
+    Stop,
+    Reload,
 }
 
-impl Stop {
-    fn wait(&self, timeout: Duration) -> bool {
-        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+/// A socket that becomes readable by a signal.
+struct Signals {
+    woken: UnixStream,
+    stop: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let (woken, wakes) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
+        let (stop, reload) = (Arc::default(), Arc::default());
+        for (signal, flag) in [(SIGTERM, &stop), (SIGINT, &stop), (SIGHUP, &reload)] {
+            signal_hook::flag::register(signal, Arc::clone(flag))?;
+            signal_hook::low_level::pipe::register(signal, wakes.try_clone()?)?;
+        }
+        Ok(Self {
+            woken,
+            stop,
+            reload,
+        })
+    }
+
+    fn wait(&self, timeout: Duration) -> Option<Signal> {
+        let mut fds = [PollFd::new(&self.woken, PollFlags::IN)];
         let _ = poll(&mut fds, Timespec::try_from(timeout).ok().as_ref());
-        self.1.load(Ordering::Relaxed)
+        let _ = (&self.woken).read(&mut [0; 64]);
+        if self.stop.load(Ordering::Relaxed) {
+            Some(Signal::Stop)
+        } else {
+            let reload = self.reload.swap(false, Ordering::Relaxed);
+            reload.then_some(Signal::Reload)
+        }
     }
 }
 
@@ -274,18 +300,53 @@ impl Daemon {
         }
     }
 
+    /// Reads the configuration again. One with an error changes nothing. Sockets of VMs that are managed stay what they are.
+    fn reload(&mut self) {
+        let _ = sd_notify::notify(&[NotifyState::Reloading]);
+        match Config::load(self.options.config_file.as_deref()) {
+            Ok(config) => {
+                let left = |(process, managed): (&Process, &Managed)| {
+                    (!is_managed(&managed.vm.found, &config)).then_some(*process)
+                };
+                let left: Vec<Process> = self.vms.iter().filter_map(left).collect();
+                for process in left {
+                    self.leave(process);
+                }
+                self.options.config = config;
+                self.discovered = None;
+                tracing::info!("the configuration was read again");
+            }
+            Err(error) => {
+                tracing::error!("the configuration stays what it was: {error}");
+            }
+        }
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+    }
+
+    /// Leaves a VM alone from now on: its balloon becomes what it was.
+    fn leave(&mut self, process: Process) {
+        // Its thread ends first.
+        self.vms.remove(&process);
+        match lock(&self.common.journal).restore(process) {
+            Ok(Some(Outcome::Failed(error))) => {
+                tracing::warn!(pid = process.pid, %error, "its balloon is tried again at the end");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(pid = process.pid, "{error}"),
+        }
+    }
+
     fn discover(&mut self) {
         for found in discover::vms() {
-            if self.vms.contains_key(&found.process) || self.vms.len() >= MAX_VMS {
+            if let Some(managed) = self.vms.get_mut(&found.process) {
+                let (_, weight, minimum) = configured(found, &self.options.config);
+                (managed.weight, managed.minimum) = (weight, minimum);
                 continue;
             }
-            let named = self
-                .options
-                .config
-                .vms
-                .iter()
-                .any(|vm| vm.name == found.name);
-            if !named && !self.options.config.discover {
+            if self.vms.len() >= MAX_VMS {
+                continue;
+            }
+            if !is_managed(&found, &self.options.config) {
                 continue;
             }
             let (found, weight, minimum) = configured(found, &self.options.config);
@@ -375,6 +436,11 @@ fn memory() -> std::io::Result<(u64, u64)> {
     })
 }
 
+/// Whether the configuration leaves this VM to the daemon.
+fn is_managed(found: &Found, config: &Config) -> bool {
+    config.discover || config.vms.iter().any(|vm| vm.name == found.name)
+}
+
 /// The VM as it is configured.
 fn configured(mut found: Found, config: &Config) -> (Found, Weight, u64) {
     let Some(vm) = config.vms.iter().find(|vm| vm.name == found.name) else {
@@ -408,6 +474,7 @@ fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
         minimum: managed.minimum,
         ram: original.min(managed.vm.found.ram),
         resident: seen.resident,
+        own: seen.own,
         balloon,
         guest: seen.report.map(|(at, state)| Report {
             at,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use justitia_memory_protocol::State;
 
 use crate::channel::{Agent, Channel, Wrong};
-use crate::discover::{Found, resident, runs};
+use crate::discover::{Found, own, resident, runs};
 use crate::journal::Journal;
 use crate::law::{Order, WITHIN_MS};
 use crate::monitor::{BalloonState, Monitor, MonitorError};
@@ -21,6 +21,8 @@ const LOOK_MS: u64 = 500;
 const LOOK_SELDOM_MS: u64 = 10_000;
 /// After a failure the monitor or the channel is tried again after so long, milliseconds.
 const RETRY_MS: u64 = 5000;
+/// How often is looked what QEMU holds itself, milliseconds: the kernel walks its page tables for that.
+const OWN_MS: u64 = 30_000;
 /// The balloon's statistics are made so often while they are needed, seconds.
 const STATISTICS_EVERY: u64 = 1;
 
@@ -30,6 +32,8 @@ pub(crate) struct Seen {
     /// Its process has ended.
     pub(crate) is_gone: bool,
     pub(crate) resident: u64,
+    /// What of that QEMU holds itself.
+    pub(crate) own: Option<u64>,
     /// What the balloon left before it was changed here.
     pub(crate) original: Option<u64>,
     /// What it was asked to leave.
@@ -102,6 +106,7 @@ impl Vm {
             next_id: 0,
             connect_at: 0,
             look_at: 0,
+            own_at: 0,
             was_needed: false,
         };
         let thread = std::thread::Builder::new().name("vm".into());
@@ -156,8 +161,9 @@ struct Worker {
     next_id: u64,
     /// When the channel may be connected to.
     connect_at: u64,
-    /// When the balloon is looked at.
+    /// When the balloon is looked at, and what QEMU holds itself.
     look_at: u64,
+    own_at: u64,
     /// Whether its statistics were needed at the last turn.
     was_needed: bool,
 }
@@ -169,8 +175,14 @@ impl Worker {
                 lock(&self.seen).is_gone = true;
                 return;
             }
-            let held = resident(self.found.process.pid).unwrap_or(0);
+            let pid = self.found.process.pid;
+            let held = resident(pid).unwrap_or(0);
             lock(&self.seen).resident = held;
+            let now = self.common.now();
+            if self.own_at <= now {
+                self.own_at = now + OWN_MS;
+                lock(&self.seen).own = own(pid, self.found.ram);
+            }
             self.listen();
             self.look_at_balloon();
             match orders.recv_timeout(TURN) {

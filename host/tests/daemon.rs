@@ -38,6 +38,7 @@ fn daemon_itself() {
     let config = std::env::var_os("JUSTITIA_HOST_CONFIG").unwrap();
     run(Options {
         config: Config::load(Some(config.as_ref())).unwrap(),
+        config_file: Some(config.into()),
         directory: directory.into(),
         observe: std::env::var("JUSTITIA_HOST_OBSERVE").unwrap() == "1",
     })
@@ -97,6 +98,33 @@ fn a_stop_signal_restores() {
     daemon.stop();
     let now = balloon.lock().unwrap();
     assert_eq!((now.actual, now.interval), (RAM, 0));
+}
+
+#[test]
+fn a_signal_has_the_configuration_read_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("reloaded", None);
+    let balloon = monitor(&directory.path().join("reloaded.qmp"));
+    let own = vm("reloaded", directory.path(), &["qmp"]);
+    let daemon = Daemon::start(directory.path(), &(SHORT.to_owned() + &own), false);
+    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+    daemon.reload(&format!("{SHORT}{own}weight = 300\n"));
+    wait_until("its weight is another one", || {
+        daemon.vm("reloaded").is_some_and(|vm| vm.weight == 300)
+    });
+    assert!(balloon.lock().unwrap().actual < RAM);
+    // One with an error changes nothing, and one without the VM leaves it alone.
+    daemon.reload(&format!("{SHORT}{own}weight = 0\n"));
+    daemon.reload(&format!("{SHORT}{own}weight = 400\n"));
+    wait_until("its weight is another one", || {
+        daemon.vm("reloaded").is_some_and(|vm| vm.weight == 400)
+    });
+    daemon.reload(SHORT);
+    wait_until("its balloon is restored", || {
+        let now = balloon.lock().unwrap();
+        (now.actual, now.interval) == (RAM, 0)
+    });
+    assert!(daemon.vm("reloaded").is_none());
 }
 
 #[test]

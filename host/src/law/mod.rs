@@ -162,7 +162,7 @@ impl Law {
             if let Some(decision) = balloon {
                 watch.inflated(now, step);
                 decisions.push(decision);
-            } else if place.heeds || (urgent && vm.guest.is_some()) {
+            } else if place.heeds || (urgent && vm.guest.is_some() && !watch.has_refused(now)) {
                 watch.asked(now, step, vm);
                 decisions.push(Decision {
                     vm: vm.id,

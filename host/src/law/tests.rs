@@ -13,6 +13,7 @@ fn vm(id: VmId, resident: u64, in_use: u64, worth: u64) -> Vm {
         minimum: 0,
         ram: 1024 * MIB,
         resident: resident * MIB,
+        own: None,
         balloon: None,
         guest: Some(Report {
             at: 0,
@@ -195,6 +196,33 @@ fn what_qemu_holds_itself_is_not_divided() {
         let plan = decide(&mut Law::default(), 0, 1000, &[one]);
         assert_eq!(plan.capacity, (650 + 1000 - 200 - own) * MIB);
     }
+}
+
+#[test]
+fn what_qemu_is_known_to_hold_counts_whatever_the_guest_says() {
+    for used in [0, 300, 600] {
+        let mut one = vm(1, 650, 300, 0);
+        one.own = Some(250 * MIB);
+        if let Some(report) = &mut one.guest {
+            report.used = used * MIB;
+        }
+        let plan = decide(&mut Law::default(), 0, 1000, &[one]);
+        assert_eq!(plan.capacity, (650 + 1000 - 200 - 250) * MIB);
+    }
+}
+
+#[test]
+fn who_has_refused_is_asked_again_after_a_second_however_urgent_it_is() {
+    let mut law = Law::default();
+    let vms = [vm(1, 900, 50, 0)];
+    let mut times = Vec::new();
+    for now in (0..3000).step_by(250) {
+        if !asked(&decide(&mut law, now, 10, &vms)).is_empty() {
+            times.push(now);
+            law.answered(now, 1, 0);
+        }
+    }
+    assert_eq!(times, [0, 1000, 2000]);
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub struct Vm {
     pub ram: u64,
     /// What it holds of the host's memory.
     pub resident: u64,
+    /// What of that QEMU holds itself, where that is known: it is no memory of the guest.
+    pub own: Option<u64>,
     /// Its balloon, if it has one that can be asked.
     pub balloon: Option<Balloon>,
     /// The last report of its agent, if that is young and plausible. `None` for silence and lies.

@@ -16,7 +16,8 @@ const REPORTING_MS: u64 = 5000;
 const HEEDS_PART: u64 = 8;
 /// An answer that takes so many times as long as it may is none: a busy guest is late.
 const LATE_PARTS: u64 = 5;
-/// QEMU itself holds at most this part of its guest's memory, as far as is believed.
+/// QEMU itself holds at most this part of its guest's memory, as far as a guest is believed: what it does not say it uses is
+/// not divided.
 const OVERHEAD_PART: u64 = 8;
 /// The part that the agent must say it gave: else it has no more to give, or does not want to.
 const GIVES_PART: u64 = 2;
@@ -300,10 +301,11 @@ impl Watch {
         self.refault_rate.saturating_mul(ahead_ms) / 1000
     }
 
-    /// What QEMU holds itself: the least that was held beyond what the guest used.
+    /// What QEMU holds itself. Where nobody knows it, the least that was held beyond what the guest said it used.
     pub(super) fn overhead(&self, vm: &Vm) -> u64 {
-        let known = Some(self.held_least).filter(|held| *held < u64::MAX);
-        known.unwrap_or(0).min(vm.ram / OVERHEAD_PART)
+        let least = Some(self.held_least).filter(|held| *held < u64::MAX);
+        let estimate = || least.unwrap_or(0).min(vm.ram / OVERHEAD_PART);
+        vm.own.unwrap_or_else(estimate)
     }
 
     pub(super) const fn floor(&self) -> u64 {
@@ -320,6 +322,11 @@ impl Watch {
 
     pub(super) const fn heeds(&self, now: u64) -> bool {
         self.unheeding_until <= now
+    }
+
+    /// Whether it did not give a moment ago: asked at once it would say the same.
+    pub(super) const fn has_refused(&self, now: u64) -> bool {
+        self.unheeding_until > now + (UNHEEDING_MS - WITHIN_MS)
     }
 
     pub(super) const fn is_asked(&self) -> bool {

@@ -243,8 +243,7 @@ impl Daemon {
     /// This test program again, as the test `daemon_itself`.
     pub(crate) fn start(directory: &Path, config: &str, observe: bool) -> Self {
         let file = directory.join("host.toml");
-        // The machine may have other VMs: they are left alone.
-        std::fs::write(&file, format!("discover = false\n{config}")).unwrap();
+        write_config(&file, config);
         let state = directory.join("state");
         // A program in the directory is found before the machine's.
         let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
@@ -282,6 +281,13 @@ impl Daemon {
         justitia_host::discover::resident(self.child.id()).unwrap()
     }
 
+    /// Has it read this configuration.
+    pub(crate) fn reload(&self, config: &str) {
+        write_config(&self.directory.with_file_name("host.toml"), config);
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -293,6 +299,11 @@ impl Daemon {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         assert!(self.child.wait().unwrap().success());
     }
+}
+
+/// The machine may have other VMs: they are left alone.
+fn write_config(file: &Path, config: &str) {
+    std::fs::write(file, format!("discover = false\n{config}")).unwrap();
 }
 
 impl Drop for Daemon {

@@ -307,6 +307,7 @@ impl Guest {
             minimum: 0,
             ram: self.ram,
             resident: self.resident(),
+            own: None,
             balloon,
             guest: self.report(now),
         }

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use super::guest_host::{comes, run};
@@ -82,7 +83,8 @@ impl Guests {
         Self { directory, vms }
     }
 
-    fn manage(&self, weights: [u64; 2]) -> Daemon {
+    /// The configuration of the daemon, with these weights.
+    fn config(&self, weights: [u64; 2]) -> PathBuf {
         let mut config =
             format!("discover = false\nmost = \"{MOST}MiB\"\nheadroom = \"{HEADROOM}MiB\"\n");
         for (index, weight) in weights.into_iter().enumerate() {
@@ -90,6 +92,11 @@ impl Guests {
         }
         let file = self.directory.path().join("host.toml");
         std::fs::write(&file, config).unwrap();
+        file
+    }
+
+    fn manage(&self, weights: [u64; 2]) -> Daemon {
+        let file = self.config(weights);
         let state = self.directory.path().join("state");
         let child = Command::new(program())
             .args(["host", "run", "--config"])
@@ -134,9 +141,13 @@ impl Daemon {
         explain(&self.state, index)
     }
 
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
     fn stop(mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
         assert!(self.child.wait().unwrap().success());
     }
 }
@@ -196,21 +207,26 @@ fn memory_follows_the_weights() {
             daemon.explain(0),
             daemon.explain(1)
         );
-        daemon.stop();
-        let daemon = guests.manage([400, 100]);
-        let took = wait("256 MiB move", || {
-            let now = guests.held();
-            println!("{now:?}");
-            now[0] >= before[0] + 256
-        });
-        println!(
-            "weights 400:100: {:?} MiB after {took:?}\n{}\n{}",
-            guests.held(),
-            daemon.explain(0),
-            daemon.explain(1)
-        );
-        let most = guests.held().iter().sum::<u64>();
-        assert!(most <= MOST, "{most} MiB");
+        // From the first to the second, and back.
+        for (weights, to) in [([100, 400], 1), ([400, 100], 0)] {
+            let before = guests.held();
+            guests.config(weights);
+            daemon.signal(Signal::HUP);
+            let took = wait("256 MiB move", || {
+                let now = guests.held();
+                println!("{now:?}");
+                now[to] >= before[to] + 256 && now[1 - to] + 256 <= before[1 - to]
+            });
+            std::thread::sleep(Duration::from_secs(15));
+            let held = guests.held();
+            println!(
+                "weights {weights:?}: moved after {took:?}; then {held:?} MiB\n{}\n{}",
+                daemon.explain(0),
+                daemon.explain(1)
+            );
+            let most = held.iter().sum::<u64>();
+            assert!(most <= MOST, "{most} MiB");
+        }
         daemon.stop();
         for vm in &guests.vms {
             assert_eq!(oom_kills(vm), "0");

@@ -70,7 +70,7 @@ fn installs(debian: &Debian) {
     assert_eq!(debian.unit("Type"), "notify");
     assert_eq!(debian.unit("WatchdogUSec"), "30s");
     // Under the unit's hardening its pages are locked.
-    debian.ok("[ $(awk '/^VmLck:/ { print $2 }' /proc/$(/root/deb systemctl show justitia -p MainPID --value)/status) -gt 0 ]");
+    debian.ok(r#"/root/deb sh -c 'grep -P "^VmLck:\s*[1-9]" /proc/$(systemctl show justitia -p MainPID --value)/status'"#);
     println!(
         "{}",
         debian.ok("/root/deb systemd-analyze security justitia --no-pager | tail -n 1")
@@ -245,7 +245,7 @@ fn upgrades(debian: &Debian) {
     // It has executed the program of the second package.
     debian.within(
         60,
-        "! readlink /proc/$(/root/deb systemctl show justitia-cache -p MainPID --value)/exe | grep deleted",
+        "[ \"$(/root/deb sh -c 'readlink /proc/$(systemctl show justitia-cache -p MainPID --value)/exe')\" = /usr/bin/justitia ]",
     );
     assert_eq!(debian.unit("UnitFileState"), "enabled");
     let version = debian.ok("/root/deb dpkg-query -W -f '${Version}' justitia");
