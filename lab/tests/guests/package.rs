@@ -245,7 +245,7 @@ fn upgrades(debian: &Debian) {
     // It has executed the program of the second package.
     debian.within(
         60,
-        "[ \"$(/root/deb sh -c 'readlink /proc/$(systemctl show justitia-cache -p MainPID --value)/exe')\" = /usr/bin/justitia ]",
+        "/root/deb sh -c 'readlink /proc/$(systemctl show justitia-cache -p MainPID --value)/exe' | grep '/usr/bin/justitia$'",
     );
     assert_eq!(debian.unit("UnitFileState"), "enabled");
     let version = debian.ok("/root/deb dpkg-query -W -f '${Version}' justitia");
