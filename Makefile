@@ -5,6 +5,8 @@
 CARGO ?= cargo
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
 JUSTITIA := $(or $(CARGO_TARGET_DIR),target)/release/justitia
+# Named, so that the flags for a static program are not those of build scripts.
+STATIC := $(shell uname -m)-unknown-linux-gnu
 EXPERIMENTS := $(or $(CARGO_TARGET_DIR),target)/cache-experiments
 
 # What each is for:
@@ -34,7 +36,7 @@ REPEAT := 1
 # Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
 FUZZED := kernel cache link memory-protocol
 
-.PHONY: help deps build build-tests demo ordinary test lint check test-vm test-guest test-vms test-databases test-seeds test-sanitizer test-probes test-package soak screenshots reference fuzz-short cache-experiments
+.PHONY: help deps build build-tests demo ordinary test lint check test-vm test-guest test-vms test-databases test-seeds test-sanitizer test-probes test-package dist soak screenshots reference fuzz-short cache-experiments
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
@@ -51,6 +53,7 @@ help:
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
 	@echo 'make cache-experiments   DoubleDecker'"'"'s experiments with the cache, natively: minutes, and a page of results'
+	@echo 'make dist        what is released, in target/dist: .deb, .rpm, tarball, OCI image, SBOM, checksums'
 	@echo 'make soak        two hours of kills, churn and faults in a VM; SOAK_MINUTES=10 for less'
 	@echo 'make screenshots   docs/top.svg and docs/report.png anew, from what the programs show'
 	@echo 'make reference   docs/reference anew, from the definitions in the code'
@@ -141,6 +144,14 @@ test-sanitizer:
 
 test-probes: build-tests
 	$(CARGO) test -p justitia-lab --test probes -- --ignored --nocapture --test-threads=1
+
+# What is released: a .deb, and statically linked an .rpm, a tarball and an OCI image; debug information, an SBOM, checksums.
+dist: PACKAGES += rpm umoci
+dist: deps build
+	$(CARGO) cyclonedx --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-cyclonedx
+	RUSTFLAGS='-C target-feature=+crt-static -L native=$(dir $(shell cc -print-file-name=libelf.a))' $(CARGO) build --release --target $(STATIC) -p justitia --features justitia-kernel/static
+	packaging/dist.sh $(or $(CARGO_TARGET_DIR),target)/release $(or $(CARGO_TARGET_DIR),target)/$(STATIC)/release/justitia \
+		$(or $(CARGO_TARGET_DIR),target)/dist
 
 test-package: build-tests
 	$(CARGO) test -p justitia-lab --test guests -- --ignored --nocapture --test-threads=1 package::

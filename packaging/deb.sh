@@ -9,25 +9,7 @@ version=$("$binary" --version | cut -d' ' -f2)
 arch=$(dpkg --print-architecture)
 . "$here/tree.sh"
 
-install -D -m 0755 -s "$binary" "$tree/usr/bin/justitia"
-for unit in justitia justitia-cache justitia-guest justitia-host; do
-	install -D -m 0644 "$here/$unit.service" "$tree/lib/systemd/system/$unit.service"
-done
-install -D -m 0644 "$here/60-justitia-guest.rules" "$tree/lib/udev/rules.d/60-justitia-guest.rules"
-for file in grafana.json alerts.yml cache-alerts.yml; do
-	install -D -m 0644 "$here/$file" "$tree/usr/share/justitia/$file"
-done
-# The documents, at the places where they name each other.
-for document in README.md SPECIFICATION.md CONTRIBUTING.md CHANGELOG.md docs cache/README.md kernel/src/bpf/README.md; do
-	to=$tree/usr/share/doc/justitia/$document
-	mkdir -p "$(dirname "$to")"
-	cp -r "$here/../$document" "$to"
-done
-chmod -R u=rwX,go=rX "$tree/usr/share/doc/justitia"
-licences justitia
-reference justitia
-mkdir -p "$tree/etc/justitia/justitia.toml.d"
-install -m 0644 "$here/justitia.toml" "$tree/etc/justitia/justitia.toml"
+product "$binary"
 
 mkdir "$tree/DEBIAN"
 echo /etc/justitia/justitia.toml >"$tree/DEBIAN/conffiles"
@@ -48,36 +30,17 @@ Description: I/O weights that hold for what applications see
  and memory.reclaim so that what is cached follows the weights.
  A hypervisor cache serves disks of virtual machines by weight.
 EOF
-cat >"$tree/DEBIAN/postinst" <<'EOF'
+# What they do is in files of their own, which the other package has, too. An upgrade is configured after another version.
+cat >"$tree/DEBIAN/postinst" - "$here/after-install.sh" <<'EOF'
 #!/bin/sh
 set -e
-if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
-	systemctl daemon-reload
-	# An upgrade goes on with what ran; a first installation waits to be asked: `systemctl enable --now justitia`. The
-	# cache executes its new program, which VMs do not notice. Clients with TLS would: with them it goes on as it is.
-	if [ -n "$2" ]; then
-		systemctl try-restart justitia.service justitia-guest.service justitia-host.service
-		if systemctl --quiet is-active justitia-cache.service; then
-			if grep -Eq '^[[:space:]]*(\[[[:space:]]*)?tls' /etc/justitia/cache.toml; then
-				echo "justitia: justitia-cache goes on with the program from before, since its clients may use TLS" \
-					"and would be cut off. For the new one: systemctl restart justitia-cache" >&2
-			else
-				systemctl kill --kill-who=main -s USR2 justitia-cache.service
-			fi
-		fi
-	fi
-fi
+[ "$1" = configure ] || exit 0
+upgrade=$2
 EOF
-cat >"$tree/DEBIAN/prerm" <<'EOF'
+cat >"$tree/DEBIAN/prerm" - "$here/before-removal.sh" <<'EOF'
 #!/bin/sh
 set -e
-if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-	systemctl disable --now justitia.service justitia-cache.service justitia-guest.service justitia-host.service
-fi
-# However the agent was started: restore what a killed agent has left, while the program is still installed. A failure says
-# why, and the journal stays for the next try.
-if [ "$1" = remove ] && [ -e /run/justitia/ledger ]; then justitia reset || true; fi
-if [ "$1" = remove ] && [ -e /run/justitia/host/balloons ]; then justitia host reset || true; fi
+[ "$1" = remove ] || exit 0
 EOF
 cat >"$tree/DEBIAN/postrm" <<'EOF'
 #!/bin/sh

@@ -1,5 +1,5 @@
-# Functions of both packages: sourced by deb.sh and lab-deb.sh once they have set here, programs, version and arch. It makes
-# the directory tree.
+# Functions of all packages: sourced by deb.sh, lab-deb.sh and dist.sh once they have set here, programs, version and arch.
+# It makes the directory tree.
 
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
@@ -29,6 +29,29 @@ reference() {
 		install -D -m 0644 "$tree/generated/completions/${to#*:}" "$tree/usr/share/${to%%:*}"
 	done
 	rm -r "$tree/generated"
+}
+
+# product PROGRAM: the files of the product, the program stripped.
+product() {
+	install -D -m 0755 -s "$1" "$tree/usr/bin/justitia"
+	for unit in justitia justitia-cache justitia-guest justitia-host; do
+		install -D -m 0644 "$here/$unit.service" "$tree/lib/systemd/system/$unit.service"
+	done
+	install -D -m 0644 "$here/60-justitia-guest.rules" "$tree/lib/udev/rules.d/60-justitia-guest.rules"
+	for file in grafana.json alerts.yml cache-alerts.yml; do
+		install -D -m 0644 "$here/$file" "$tree/usr/share/justitia/$file"
+	done
+	# The documents, at the places where they name each other.
+	for document in README.md SPECIFICATION.md CONTRIBUTING.md CHANGELOG.md docs cache/README.md kernel/src/bpf/README.md; do
+		to=$tree/usr/share/doc/justitia/$document
+		mkdir -p "$(dirname "$to")"
+		cp -r "$here/../$document" "$to"
+	done
+	chmod -R u=rwX,go=rX "$tree/usr/share/doc/justitia"
+	licences justitia
+	reference justitia
+	mkdir -p "$tree/etc/justitia/justitia.toml.d"
+	install -m 0644 "$here/justitia.toml" "$tree/etc/justitia/justitia.toml"
 }
 
 # build PACKAGE OUTPUT_DIRECTORY
