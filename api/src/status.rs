@@ -1,6 +1,6 @@
 //! The answer to `justitia status --json`, as a whole.
 
-use crate::{Decision, ExternalKnob, GivenUpKnob, KnobStatus, Reason};
+use crate::{Decision, ExternalKnob, GivenUpKnob, KnobStatus, Reason, WeightSource};
 use justitia_share::num::to_f64;
 use serde::{Deserialize, Serialize};
 
@@ -477,21 +477,6 @@ impl TenantStatus {
 )]
 const fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
-}
-
-/// Where a weight comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WeightSource {
-    /// Nobody set one: it is the default.
-    #[default]
-    Default,
-    /// `io.weight` or `io.bfq.weight` of its own cgroup.
-    Cgroup,
-    /// The same of its only child.
-    OnlyChild,
-    /// The agent's configuration.
-    Configuration,
 }
 
 #[cfg(test)]

@@ -68,6 +68,8 @@ fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
         WeightSource::Default => "the default: io.weight and io.bfq.weight are 100",
         WeightSource::Cgroup => "from its cgroup's io.weight or io.bfq.weight",
         WeightSource::OnlyChild => "from its only child, which has no sibling",
+        WeightSource::Unit => "from IOWeight= of its unit",
+        WeightSource::Runtime => "as it was declared to its runtime",
         WeightSource::Configuration => "from the agent's configuration",
     };
     let siblings: u64 = status
