@@ -17,6 +17,7 @@ pub mod client;
 mod decision;
 pub mod escape;
 mod identity;
+mod name;
 mod reason;
 pub mod size;
 mod status;
@@ -25,6 +26,7 @@ mod words;
 
 pub use decision::{Action, Decision, ExternalKnob, GivenUpKnob, KnobOwner, KnobStatus};
 pub use identity::{DeclaredWeight, TenantKind, WeightSource};
+pub use name::display_name;
 pub use reason::{
     AnonymousReason, ExcessReason, ProtectionReason, Reason, RechargeGain, RechargeReason,
     RechargeResult, ReclaimExemption, Rule, SlabReason,
@@ -32,5 +34,4 @@ pub use reason::{
 pub use status::{
     AgentUsage, AppStatus, CurveStatus, DemandModel, EstimateBasis, IoPolicyStatus, MemoryStatus,
     PV_INFINITE, PolicyStatus, ProbeDrops, RESTS_AFTER, STATUS_VERSION, Status, TenantStatus,
-    display_name,
 };

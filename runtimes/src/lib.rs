@@ -27,5 +27,5 @@ mod unit;
 
 pub use files::MAX_FILE;
 pub use identity::{Declared, Found, Identity};
-pub use path::is_unit_name;
+pub use path::{is_unit_name, system_unit};
 pub use resolve::Resolver;

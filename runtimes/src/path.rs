@@ -210,8 +210,9 @@ pub fn is_unit_name(name: &str) -> bool {
         && name.bytes().all(valid)
 }
 
-/// Whether a cgroup is a unit of systemd's system manager: it is in slices alone, each named by the one above it.
-pub(crate) fn is_system_unit(path: &Path) -> Option<&str> {
+/// The name of the unit of systemd's system manager that a cgroup is, by its path: it is in slices alone.
+#[must_use]
+pub fn system_unit(path: &Path) -> Option<&str> {
     let mut names = path.to_str()?.split('/');
     let name = names.next_back().filter(|name| is_unit_name(name))?;
     names.all(|slice| slice.ends_with(".slice")).then_some(name)
@@ -338,7 +339,7 @@ mod tests {
 
     #[test]
     fn units_are_in_slices_alone() {
-        let unit = |path: &'static str| is_system_unit(Path::new(path));
+        let unit = |path: &'static str| system_unit(Path::new(path));
         assert_eq!(unit("system.slice/a.service"), Some("a.service"));
         assert_eq!(
             unit("system.slice/system-a.slice/a@b.service"),

@@ -7,8 +7,8 @@ use justitia_api::TenantKind;
 
 use crate::answer::{Answer, short};
 use crate::files::{Base, Files};
-use crate::identity::{Declared, Found, Identity};
-use crate::path::{Candidate, Meaning, is_system_unit, is_unit_name, meaning};
+use crate::identity::{Declared, Found, Identity, bounded};
+use crate::path::{Candidate, Meaning, is_unit_name, meaning, system_unit};
 use crate::podman::Stores;
 use crate::{containerd, docker, libvirt, podman, unit};
 
@@ -76,6 +76,11 @@ impl Resolver {
         } else if identity.declared.is_none() && meaning.part.is_none() && !in_delegation {
             identity.declared = self.unit_weight(path);
         }
+        identity.name = with_user(&identity.name, meaning.user);
+        // Where only the administrator makes cgroups, a user's file says nothing of weights.
+        if meaning.user.is_some() && !in_delegation {
+            identity.declared = None;
+        }
         identity.part = meaning.part.map(str::to_owned);
         Found {
             identity,
@@ -125,7 +130,7 @@ impl Resolver {
         let declared = meaning.part.is_none() && !in_delegation;
         let identity = Identity {
             kind,
-            name: short(id),
+            name: with_user(&short(id), meaning.user),
             part: meaning.part.map(str::to_owned),
             declared: declared.then(|| self.unit_weight(path)).flatten(),
             ..Identity::default()
@@ -154,14 +159,25 @@ impl Resolver {
     /// A unit, or what is none.
     fn unit(&self, path: &Path, in_delegation: bool) -> Found {
         let mut found = plain(path);
-        if !in_delegation {
+        if in_delegation {
+            // Others chose it: it is no unit of the system's.
+            found.identity.name = String::new();
+        } else {
             found.identity.declared = self.unit_weight(path);
         }
         found
     }
 
     fn unit_weight(&self, path: &Path) -> Option<Declared> {
-        unit::weight(&self.files, is_system_unit(path)?)
+        unit::weight(&self.files, system_unit(path)?)
+    }
+}
+
+/// The name of a container with its user: several users, and root, may have one of that name.
+fn with_user(name: &str, user: Option<u32>) -> String {
+    match user {
+        Some(uid) => bounded(&format!("user-{uid}/{name}")),
+        None => name.to_owned(),
     }
 }
 
