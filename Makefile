@@ -34,9 +34,9 @@ MIXTURES :=
 REPEAT := 1
 
 # Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
-FUZZED := kernel cache link memory-protocol
+FUZZED := kernel cache link memory-protocol runtimes
 
-.PHONY: help deps build build-tests demo ordinary test lint check test-vm test-guest test-vms test-databases test-seeds test-sanitizer test-probes test-package dist soak screenshots reference fuzz-short cache-experiments
+.PHONY: help deps build build-tests demo ordinary test lint check test-vm test-guest test-vms test-databases test-seeds test-sanitizer test-probes test-package test-runtimes dist soak screenshots reference fuzz-short cache-experiments
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
@@ -52,6 +52,7 @@ help:
 	@echo 'make test-sanitizer   the cache'"'"'s tests under AddressSanitizer'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
+	@echo 'make test-runtimes  Docker, podman and units under a real systemd in a VM: names and weights; minutes'
 	@echo 'make cache-experiments   DoubleDecker'"'"'s experiments with the cache, natively: minutes, and a page of results'
 	@echo 'make dist        what is released, in target/dist: .deb, .rpm, tarball, OCI image, SBOM, checksums'
 	@echo 'make soak        two hours of kills, churn and faults in a VM; SOAK_MINUTES=10 for less'
@@ -155,6 +156,9 @@ dist: deps build
 
 test-package: build-tests
 	$(CARGO) test -p justitia-lab --test guests -- --ignored --nocapture --test-threads=1 package::
+
+test-runtimes: build-tests
+	$(CARGO) test -p justitia-lab --test guests -- --ignored --nocapture --test-threads=1 runtimes::
 
 # Data and a page of results; other delays, clocks and experiments of your own: justitia-lab cache experiment --help.
 cache-experiments:

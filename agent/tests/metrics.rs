@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use justitia_agent::status::metrics::{MAX_BYTES, text};
 use justitia_api::{
-    AppStatus, CurveStatus, KnobOwner, KnobStatus, ProbeDrops, Status, TenantStatus, escape,
+    AppStatus, CurveStatus, DeclaredWeight, KnobOwner, KnobStatus, ProbeDrops, Status, TenantKind,
+    TenantStatus, WeightSource, escape,
 };
 
 use justitia_common::metrics::Server;
@@ -73,6 +74,33 @@ fn what_the_probes_lost_is_a_series_each() {
         let series = format!("\njustitia_probe_dropped_events_total{{kind=\"{what}\"}} {count}\n");
         assert!(text.contains(&series), "expected {series:?} in {text}");
     }
+}
+
+#[test]
+fn what_a_tenant_is_and_whether_its_weight_drifts_are_series() {
+    let mut status = status();
+    let tenant = &mut status.tenants[1];
+    tenant.kind = TenantKind::DockerContainer;
+    tenant.name = "x\"} 1\n\u{202e}".to_owned();
+    tenant.image = Some("nginx:1.25".to_owned());
+    tenant.weight_source = WeightSource::Runtime;
+    tenant.declared = Some(DeclaredWeight {
+        weight: 400,
+        drift: true,
+        ..DeclaredWeight::default()
+    });
+    status.agent_usage.identity_errors = 3;
+    let text = text(&status, 1000).unwrap();
+    justitia_promtool::check(&text).unwrap();
+    for series in [
+        "\njustitia_tenant_info{tenant=\"b.slice\",kind=\"docker_container\",name=\"x\\\"} 1\\\\n\\\\u{202e}\",\
+         image=\"nginx:1.25\",weight_source=\"runtime\"} 1\n",
+        "\njustitia_weight_drift{tenant=\"b.slice\"} 1\n",
+        "\njustitia_identity_errors_total 3\n",
+    ] {
+        assert!(text.contains(series), "expected {series:?} in {text}");
+    }
+    assert_eq!(text.matches("\njustitia_weight_drift{").count(), 1);
 }
 
 #[test]

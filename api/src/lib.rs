@@ -16,6 +16,8 @@
 pub mod client;
 mod decision;
 pub mod escape;
+mod identity;
+mod name;
 mod reason;
 pub mod size;
 mod status;
@@ -23,6 +25,8 @@ pub mod units;
 mod words;
 
 pub use decision::{Action, Decision, ExternalKnob, GivenUpKnob, KnobOwner, KnobStatus};
+pub use identity::{DeclaredWeight, TenantKind, WeightSource};
+pub use name::display_name;
 pub use reason::{
     AnonymousReason, ExcessReason, ProtectionReason, Reason, RechargeGain, RechargeReason,
     RechargeResult, ReclaimExemption, Rule, SlabReason,
@@ -30,5 +34,4 @@ pub use reason::{
 pub use status::{
     AgentUsage, AppStatus, CurveStatus, DemandModel, EstimateBasis, IoPolicyStatus, MemoryStatus,
     PV_INFINITE, PolicyStatus, ProbeDrops, RESTS_AFTER, STATUS_VERSION, Status, TenantStatus,
-    WeightSource, display_name,
 };

@@ -1,6 +1,9 @@
 //! The answer to `justitia status --json`, as a whole.
 
-use crate::{Decision, ExternalKnob, GivenUpKnob, KnobStatus, Reason};
+use crate::{
+    Decision, DeclaredWeight, ExternalKnob, GivenUpKnob, KnobStatus, Reason, TenantKind,
+    WeightSource,
+};
 use justitia_share::num::to_f64;
 use serde::{Deserialize, Serialize};
 
@@ -259,6 +262,9 @@ pub struct AgentUsage {
     /// Reads of the probes' counters that failed. Not in recordings.
     #[serde(default)]
     pub probe_read_errors: u64,
+    /// Files of runtimes and units that were there and could not be used.
+    #[serde(default)]
+    pub identity_errors: u64,
 }
 
 /// The constants by which the agent decides, as far as an explanation needs them.
@@ -341,6 +347,26 @@ pub struct TenantStatus {
     pub path: String,
     /// Its cgroup id; 0 for the unmanaged tenant.
     pub id: u64,
+    /// What its cgroup belongs to.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub kind: TenantKind,
+    /// The name of that, as its owner chose it: a container's, `NAMESPACE/NAME` of a pod, `NAMESPACE/POD/CONTAINER` of a
+    /// container in one, a virtual machine's, a unit's. Empty for any other cgroup.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The name of a cgroup that the runtime makes inside for itself, as crun's `container` and libvirt's `emulator`: kind and
+    /// name are those of the container or machine then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<String>,
+    /// The image that a container runs, as it was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Labels, `KEY=VALUE`, as far as its runtime's files have them: the first 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// Whether no process lives in it or below.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_processes: bool,
     /// Its parent's position among the tenants; `None` right below the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<usize>,
@@ -349,6 +375,9 @@ pub struct TenantStatus {
     /// Where that comes from.
     #[serde(default)]
     pub weight_source: WeightSource,
+    /// The weight that was declared to its runtime or in its unit, if any, and what the kernel has instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared: Option<DeclaredWeight>,
     /// Whether it competes for cache with the sum of its children's weights, as nobody has set its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sums_weights: bool,
@@ -426,32 +455,7 @@ pub struct TenantStatus {
     pub knobs: Vec<KnobStatus>,
 }
 
-/// The path that stands for the unmanaged tenant.
-const UNMANAGED: &str = "-";
-
-/// A tenant's name for people, by its path: as it is, but for the unmanaged tenant, which is `(unmanaged)`.
-#[must_use]
-pub fn display_name(path: &str) -> &str {
-    if path == UNMANAGED {
-        "(unmanaged)"
-    } else {
-        path
-    }
-}
-
 impl TenantStatus {
-    /// Whether it is the unmanaged tenant.
-    #[must_use]
-    pub fn is_unmanaged(&self) -> bool {
-        self.path == UNMANAGED
-    }
-
-    /// Its name for people: see [`display_name`].
-    #[must_use]
-    pub fn display_name(&self) -> &str {
-        display_name(&self.path)
-    }
-
     /// Its working set, bytes; `None` where nothing shows it.
     #[must_use]
     pub fn known_working_set(&self) -> Option<u64> {
@@ -471,27 +475,16 @@ impl TenantStatus {
     }
 }
 
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 #[expect(
     clippy::trivially_copy_pass_by_ref,
     reason = "serde calls it with a reference"
 )]
 const fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
-}
-
-/// Where a weight comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WeightSource {
-    /// Nobody set one: it is the default.
-    #[default]
-    Default,
-    /// `io.weight` or `io.bfq.weight` of its own cgroup.
-    Cgroup,
-    /// The same of its only child.
-    OnlyChild,
-    /// The agent's configuration.
-    Configuration,
 }
 
 #[cfg(test)]

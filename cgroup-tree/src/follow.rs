@@ -8,10 +8,14 @@ use justitia_kernel::memory::Limit;
 use justitia_kernel::watch::{TreeWatcher, WatchEvent, is_watch_limit};
 use justitia_kernel::{Error, Result};
 
+use crate::inquiry::Inquiry;
 use crate::limits::{Admission, MAX_DEPTH, RefreshKind};
-use crate::node::{DelegationCheck, Departed, Left, Node};
-use crate::rules::{Rule, overrides};
+use crate::node::{DelegationCheck, Departed, Left, Node, Standing};
+use crate::rules::Rule;
 use crate::tree::{CgroupTree, Changes};
+
+/// The most cgroups of which it is asked in one turn what they are. Each costs some ten to some hundred microseconds.
+const MAX_IDENTIFIED: usize = 32;
 
 impl<M> CgroupTree<M> {
     /// Compares the whole tree with the kernel's.
@@ -35,6 +39,7 @@ impl<M> CgroupTree<M> {
             // Perhaps it was; the reader compares.
             changes.knobs_written.push((id, Knob::MemoryLow));
         }
+        self.identify(usize::MAX, rules, now, changes);
     }
 
     /// Adds the children of `id` that are not known yet, and their descendants; removes those that have lost the memory
@@ -123,7 +128,7 @@ impl<M> CgroupTree<M> {
             Some(parent) if self.nodes.contains_key(&parent) => self.is_delegated(parent),
             Some(_) => return, // it was removed meanwhile
         };
-        let overrides = overrides(rules, cgroup.path(), in_delegation);
+        let (identity, overrides) = self.rules_of_new(rules, cgroup.path(), in_delegation);
         if overrides.exclude == Some(true) {
             return self.exclude(cgroup, parent);
         }
@@ -151,6 +156,9 @@ impl<M> CgroupTree<M> {
             namespace_root: false,
             next_check: DelegationCheck::start(now),
             weight: None,
+            standing: Standing::default(),
+            identity,
+            inquiry: Inquiry::default(),
             io: controllers.has("io"),
             populated: true,
             external_low: 0,
@@ -164,12 +172,17 @@ impl<M> CgroupTree<M> {
         self.nodes.insert(id, node);
         changes.added.push(id);
         self.scan(id, rules, now, changes);
-        // The scan has begun to watch it; only now are its files read. A cgroup's knobs are usually written right after it
-        // was made, and no event would tell of a write between a reading and the watch.
+        self.read_all(id, now, changes);
+    }
+
+    /// Reads the files of a new cgroup. The scan has begun to watch it; only now are they read. A cgroup's knobs are usually
+    /// written right after it was made, and no event would tell of a write between a reading and the watch.
+    fn read_all(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) {
         self.read_populated(id);
         self.read_weight(id);
         self.read_low(id);
         self.check_delegation(id, now, changes);
+        self.inquire(id, now);
     }
 
     /// Whether one more cgroup can be tracked on its own. If not, marks or collapses the ancestor that its pages count
@@ -213,7 +226,7 @@ impl<M> CgroupTree<M> {
 
     /// Notes an excluded cgroup in its parent, to subtract what the kernel charges to the parent for it, and not to take
     /// from it with the parent's.
-    fn exclude(&mut self, cgroup: Cgroup, parent: Option<CgroupId>) {
+    pub(crate) fn exclude(&mut self, cgroup: Cgroup, parent: Option<CgroupId>) {
         let excluded = match parent {
             None => {
                 self.excluded.retain(Cgroup::is_alive);
@@ -315,6 +328,7 @@ impl<M> CgroupTree<M> {
             self.refresh_now(id, kind, rules, now, &mut changes);
             self.limiter.charge(changes.added.len() - before);
         }
+        self.identify(MAX_IDENTIFIED, rules, now, &mut changes);
         changes
     }
 
@@ -400,7 +414,10 @@ impl<M> CgroupTree<M> {
                 }
                 self.check_delegation(id, now, changes);
             }
-            RefreshKind::Weight => changes.weights_changed |= self.read_weight(id),
+            RefreshKind::Weight => {
+                changes.weights_changed |= self.read_weight(id);
+                self.inquire_anew(id, now);
+            }
             RefreshKind::Low => changes.knobs_written.push((id, Knob::MemoryLow)),
         }
     }

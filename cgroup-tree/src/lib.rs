@@ -7,6 +7,8 @@
 #![deny(unsafe_code)]
 
 mod follow;
+mod identify;
+mod inquiry;
 mod limits;
 mod node;
 mod rules;
@@ -17,7 +19,8 @@ mod tree;
 mod tests;
 
 pub use follow::memory_low;
+pub use justitia_runtimes::{Identity, Resolver, is_unit_name};
 pub use limits::MAX_DEPTH;
 pub use node::Node;
-pub use rules::{Override, Pattern, Rule, overrides};
+pub use rules::{Matches, Override, Pattern, Rule, Subject, overrides};
 pub use tree::{CgroupTree, Changes};

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::{Cgroup, CgroupId, Ownership};
 use justitia_kernel::knob::Knob;
+use justitia_runtimes::Identity;
 use justitia_share::Weight;
 
+use crate::inquiry::Inquiry;
 use crate::rules::Override;
 
 /// A managed cgroup. `M` is the state that the user of the tree keeps of its memory.
@@ -41,6 +43,12 @@ pub struct Node<M> {
     pub(crate) next_check: DelegationCheck,
     /// Its own weight and who set it; `None` without one.
     pub(crate) weight: Option<(Weight, Ownership)>,
+    /// What stands in its files of weights.
+    pub(crate) standing: Standing,
+    /// What it is, as far as that is known.
+    pub(crate) identity: Identity,
+    /// When that is asked for again.
+    pub(crate) inquiry: Inquiry,
     /// Whether it has the I/O controller: its I/O is accounted, and can be limited.
     pub io: bool,
     /// Whether any process lives in it or below.
@@ -100,6 +108,15 @@ impl Departed {
     }
 }
 
+/// What stands in a cgroup's files of weights; `None` where there is no such file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// The default of `io.weight`.
+    pub io: Option<Weight>,
+    /// That of `io.bfq.weight`.
+    pub bfq: Option<Weight>,
+}
+
 /// When a cgroup is checked for a delegation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DelegationCheck {
@@ -135,6 +152,12 @@ impl DelegationCheck {
 }
 
 impl<M> Node<M> {
+    /// What it is, as far as that is known: its name is its owner's choice, and escaped where it is shown.
+    #[must_use]
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
     /// Whether it has children that are no tenants. Reclaim from this cgroup would take from those, too.
     #[must_use]
     pub fn has_unmanaged_children(&self) -> bool {

@@ -13,7 +13,7 @@ use justitia_kernel::knob::Knob;
 use justitia_share::Weight;
 
 use crate::limits::Admission;
-use crate::node::Node;
+use crate::node::{Node, Standing};
 use crate::tree::{CgroupTree, Changes};
 
 impl<M> CgroupTree<M> {
@@ -74,6 +74,8 @@ impl<M> CgroupTree<M> {
                 node.set_external_low(node.external_low);
             }
             self.read_weight(id);
+            // What is believed of it depends on who may have made it.
+            self.inquire(id, Instant::now());
             let root = newly_in.and_then(|parent| self.delegation_root(parent));
             if root.is_some()
                 && let Admission::Collapse(top) = self.quota.admit(root, self.nodes.len())
@@ -120,9 +122,10 @@ impl<M> CgroupTree<M> {
 }
 
 impl<M> CgroupTree<M> {
-    /// The weight in effect, and where it comes from: the configuration; the cgroup's own file; or, where neither sets
-    /// it, the file of its only child. podman with crun sets the weight on the cgroup `container` inside the scope, where
-    /// it has no sibling.
+    /// The weight in effect, and where it comes from: the configuration; what was declared to the container's or machine's
+    /// runtime; `IOWeight=` of its unit; the cgroup's own file; or, where none of these sets it, the file of its only child.
+    /// A declared number counts as it is, whatever its runtime makes of it in the file. podman with crun sets the weight on
+    /// the cgroup `container` inside the scope, where it has no sibling.
     ///
     /// An only child's weight does not count if it was set by somebody who may not set the parent's: a delegatee with a
     /// single cgroup would choose the weight of everything it has.
@@ -130,6 +133,9 @@ impl<M> CgroupTree<M> {
     pub fn weight(&self, node: &Node<M>) -> (Weight, WeightSource) {
         if let Some(weight) = node.overrides.weight {
             return (weight, WeightSource::Configuration);
+        }
+        if let Some(declared) = &node.identity.declared {
+            return (declared.weight, declared.source);
         }
         if let Some((weight, _)) = node.weight {
             return (weight, WeightSource::Cgroup);
@@ -159,9 +165,11 @@ impl<M> CgroupTree<M> {
         let Some(node) = self.nodes.get_mut(&id) else {
             return false;
         };
-        match weight_set(node, bfq) {
-            Ok(set) => {
+        match standing(node) {
+            Ok(standing) => {
                 let before = node.weight;
+                node.standing = standing;
+                let set = weight_set(node, bfq);
                 node.weight = set.filter(|(_, author)| node.honors(*author));
                 node.weight != before
             }
@@ -173,29 +181,32 @@ impl<M> CgroupTree<M> {
     }
 }
 
+/// What stands in the files of weights.
+///
+/// # Errors
+/// If a file cannot be read for lack of a file descriptor or of memory. With any other error it counts as not there.
+fn standing<M>(node: &Node<M>) -> Result<Standing> {
+    let default = |found: Result<Option<IoWeight>>| match found {
+        Err(error) if error.is_exhausted() => Err(error),
+        found => Ok(found.ok().flatten().map(|found| found.default)),
+    };
+    Ok(Standing {
+        io: default(node.cgroup.io_weight())?,
+        bfq: default(node.cgroup.io_bfq_weight())?,
+    })
+}
+
 /// The weight that was set, and its source. `io.bfq.weight` is looked at first where BFQ schedules a disk, else `io.weight`.
 /// The other file counts where only that was set: runc writes `io.bfq.weight` alone wherever BFQ is loaded, whether or not
 /// it schedules a disk.
-///
-/// # Errors
-/// If a file cannot be read for lack of a file descriptor or of memory. With any other error it counts as not set.
-fn weight_set<M>(node: &Node<M>, bfq: bool) -> Result<Option<(Weight, Ownership)>> {
-    let cgroup = &node.cgroup;
-    let set = |found: Result<Option<IoWeight>>, knob: Knob| match found {
-        Err(error) if error.is_exhausted() => Err(error),
-        found => Ok(found
-            .ok()
-            .flatten()
-            .map(|found| found.default)
-            .filter(|weight| *weight != Weight::default())
-            .map(|weight| (weight, node.author_of(knob.file())))),
-    };
-    let io = || set(cgroup.io_weight(), Knob::IoWeight);
-    let io_bfq = || set(cgroup.io_bfq_weight(), Knob::IoBfqWeight);
-    let first = if bfq { io_bfq()? } else { io()? };
-    match first {
-        None if bfq => io(),
-        None => io_bfq(),
-        first => Ok(first),
-    }
+fn weight_set<M>(node: &Node<M>, bfq: bool) -> Option<(Weight, Ownership)> {
+    let Standing { io, bfq: io_bfq } = node.standing;
+    let io = (io, Knob::IoWeight);
+    let io_bfq = (io_bfq, Knob::IoBfqWeight);
+    let order = if bfq { [io_bfq, io] } else { [io, io_bfq] };
+    let mut set = order.into_iter().filter_map(|(weight, knob)| {
+        let weight = weight.filter(|weight| *weight != Weight::default())?;
+        Some((weight, node.author_of(knob.file())))
+    });
+    set.next()
 }

@@ -35,7 +35,10 @@ fn delegate(path: &Path, files: &[&str]) {
 
 fn rule(pattern: &str, says: Override) -> Rule {
     let pattern = Pattern::new(pattern).unwrap();
-    Rule { pattern, says }
+    Rule {
+        matches: pattern.into(),
+        says,
+    }
 }
 
 struct Fixture(CgroupTree<()>);
@@ -269,6 +272,7 @@ fn cgroups_with_long_paths_are_one_tenant() {
     assert_eq!(seen.0.limitations().len(), 1);
 }
 
+mod identity;
 mod rules;
 
 /// Its event is consumed, so no other reason would lead to reading it again.

@@ -7,7 +7,9 @@ use justitia_api::escape;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::watch::TreeWatcher;
+use justitia_runtimes::Resolver;
 
+use crate::inquiry::Inquiries;
 use crate::limits::{CgroupQuota, RateLimiter};
 use crate::node::{Departed, Left, Node};
 
@@ -51,6 +53,10 @@ pub struct CgroupTree<M> {
     pub(crate) departed: Departed,
     pub(crate) quota: CgroupQuota,
     pub(crate) limiter: RateLimiter,
+    /// Says what cgroups are.
+    pub(crate) resolver: Resolver,
+    /// Of which that is to be asked.
+    pub(crate) inquiries: Inquiries,
     /// Makes [`Node::memory`] of a new cgroup.
     pub(crate) new_memory: fn(Instant) -> M,
 }
@@ -79,6 +85,8 @@ impl<M> CgroupTree<M> {
             departed: Departed::default(),
             quota: CgroupQuota::new(),
             limiter: RateLimiter::new(),
+            resolver: Resolver::new(fs.system_root()),
+            inquiries: Inquiries::default(),
             new_memory,
         }
     }

@@ -67,6 +67,11 @@ pub(crate) struct Run {
 
 /// Show what the running agent knows of every tenant: weight, page cache, entitlement, bandwidth.
 ///
+/// A container is shown by its name, a pod by its namespace and name, a virtual machine and a unit by its name, any other
+/// cgroup by its path; `--json` and `explain` have the paths. FROM says where the weight comes from: a rule of the
+/// configuration, what the container's or machine's runtime was told, IOWeight= of the unit, the file of the cgroup, that of
+/// its only child; `-`: nobody has set one. On a narrow terminal columns are left out, READ/s, IMAGE and others.
+///
 /// CACHE is the page cache that a tenant holds, WSS its working set size: the cache that it uses again and again (`-`: not
 /// known). ENTITLED is its entitlement: the cache that its weight entitles it to. EXCESS is the cache above its entitlement: it
 /// is reclaimed when memory is short. PROTECTED is the cache that memory.low keeps from the kernel's reclaim, for an inner node
@@ -82,6 +87,9 @@ pub(crate) struct Status {
     /// As JSON, with all fields
     #[arg(long)]
     json: bool,
+    /// Tenants without process and cache, too, and the cgroups that runtimes make inside containers and machines
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -191,7 +199,11 @@ pub(crate) fn status(args: &Status) -> anyhow::Result<ExitCode> {
     if args.json {
         out::line(out::json(&status)?);
     } else {
-        out::print(status::text(&status));
+        let layout = status::Layout {
+            all: args.all,
+            width: justitia_view::table::terminal_width(),
+        };
+        out::print(status::text(&status, layout));
     }
     Ok(ExitCode::SUCCESS)
 }

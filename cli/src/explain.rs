@@ -10,7 +10,7 @@ use justitia_agent::config::Config;
 use justitia_agent::knobs::{RestoreOutcome, preview_reset};
 use justitia_api::escape::plain_lines;
 use justitia_api::{Status, TenantStatus};
-use justitia_cgroup_tree::MAX_DEPTH;
+use justitia_cgroup_tree::{MAX_DEPTH, Resolver};
 use justitia_kernel::block::disk_name;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, Ownership};
 use justitia_kernel::io::DevId;
@@ -242,11 +242,12 @@ fn facts(path: &str, config: &Config) -> Unmanaged {
         let ownership = path.to_str().and_then(cgroup).map(|c| c.ownership());
         matches!(ownership, Some(Ok(Ownership::Delegatee)))
     };
+    let mut resolver = Resolver::new(Path::new("/"));
     Unmanaged {
         exists: cgroup(path).is_some(),
         root: path.is_empty(),
         memory: memory(path),
-        excluded: config.excludes(named, is_delegated),
+        excluded: config.excludes(named, is_delegated, &mut resolver),
         above: above
             .find(|path| memory(path))
             .unwrap_or_default()

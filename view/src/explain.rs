@@ -10,6 +10,7 @@ mod tests;
 use self::knobs::amount;
 use crate::clock::clock;
 use cache::{entitlement, taking};
+use justitia_api::escape::plain;
 use justitia_api::units::{percent, rate, seconds};
 use justitia_api::{Action, KnobOwner, Status, TenantStatus, WeightSource};
 use justitia_share::num::to_f64;
@@ -64,12 +65,7 @@ fn above(out: &mut String, status: &Status, tenant: &TenantStatus) {
 }
 
 fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
-    let from = match tenant.weight_source {
-        WeightSource::Default => "the default: io.weight and io.bfq.weight are 100",
-        WeightSource::Cgroup => "from its cgroup's io.weight or io.bfq.weight",
-        WeightSource::OnlyChild => "from its only child, which has no sibling",
-        WeightSource::Configuration => "from the agent's configuration",
-    };
+    let from = source(tenant.weight_source);
     let siblings: u64 = status
         .tenants
         .iter()
@@ -89,16 +85,83 @@ fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
         ""
     };
     let _ = writeln!(out, "{name}{what}{mode}");
+    identity(out, tenant);
     let _ = writeln!(
         out,
         "  weight {} ({from}), {} % of {siblings}, the sum of its and its siblings' weights, idle ones included",
         tenant.weight,
         percent(to_f64(competes) / to_f64(siblings.max(1))),
     );
+    declared(out, tenant);
     if tenant.sums_weights {
         let _ = writeln!(
             out,
             "  for page cache it weighs {competes}, what its children that demand any weigh together: nobody has set its weight"
+        );
+    }
+}
+
+/// Where a weight comes from, in words.
+const fn source(source: WeightSource) -> &'static str {
+    match source {
+        WeightSource::Default => "the default: io.weight and io.bfq.weight are 100",
+        WeightSource::Cgroup => "from its cgroup's io.weight or io.bfq.weight",
+        WeightSource::OnlyChild => "from its only child, which has no sibling",
+        WeightSource::Unit => "from IOWeight= of its unit",
+        WeightSource::Runtime => "as its runtime was told",
+        WeightSource::Configuration => "from the agent's configuration",
+    }
+}
+
+/// What a tenant is, beside its name, and its cgroup.
+fn identity(out: &mut String, tenant: &TenantStatus) {
+    if tenant.name.is_empty() {
+        return;
+    }
+    let image = tenant.image.as_ref();
+    let image = image.map_or_else(String::new, |image| format!(" of {}", plain(image)));
+    let part = match tenant.part {
+        Some(_) => ", a part of it",
+        None => "",
+    };
+    let _ = writeln!(
+        out,
+        "  {}{image}{part}, cgroup {}",
+        tenant.kind.words(),
+        tenant.path
+    );
+    if !tenant.labels.is_empty() {
+        let labels: Vec<String> = tenant.labels.iter().map(|label| plain(label)).collect();
+        let _ = writeln!(out, "  labels {}", labels.join(", "));
+    }
+}
+
+/// What was declared, and what the kernel has instead.
+fn declared(out: &mut String, tenant: &TenantStatus) {
+    let Some(declared) = &tenant.declared else {
+        return;
+    };
+    let number = |number: Option<u64>| number.map_or_else(|| "none".to_owned(), |n| n.to_string());
+    let (io, bfq) = (number(declared.io_weight), number(declared.io_bfq_weight));
+    let converted = declared.converted.map_or_else(String::new, |converted| {
+        format!(" (runtimes write {converted} to io.weight for it)")
+    });
+    let _ = writeln!(
+        out,
+        "  declared: {} in {}{converted}; the kernel has io.weight {io}, io.bfq.weight {bfq}",
+        declared.weight,
+        plain(&declared.file)
+    );
+    if declared.drift {
+        let counts = if tenant.weight_source == declared.source {
+            "Justitia divides by what was declared"
+        } else {
+            "Justitia divides by neither: a rule of its configuration comes first"
+        };
+        let _ = writeln!(
+            out,
+            "  drift: neither is what was declared. A program wrote it after the runtime did, as systemd does when it reloads. \
+             {counts}; the kernel's io.cost and BFQ go by their files"
         );
     }
 }
@@ -115,7 +178,8 @@ fn competing_weight(status: &Status, tenant: &TenantStatus) -> u64 {
     if sum > 0 { sum } else { tenant.weight }
 }
 
-/// Which tenant is meant: by its whole path, by the end of it, or by any part that only one has. The unmanaged tenant is
+/// Which tenant is meant: by its whole path, by the name of its container, machine or unit, by the end of its path, or by any
+/// part of that which only one has. The unmanaged tenant is
 /// `unmanaged`, `(unmanaged)` or `-`.
 ///
 /// # Errors
@@ -130,6 +194,18 @@ pub fn find(status: &Status, name: &str) -> Result<usize, Vec<String>> {
     let paths = || status.tenants.iter().map(|t| t.path.as_str()).enumerate();
     if let Some((i, _)) = paths().find(|(_, path)| *path == name) {
         return Ok(i);
+    }
+    // As tables show it, or as its owner calls it; a part is meant only where it is named, too.
+    let called = |t: &TenantStatus| t.display_name() == name || t.part.is_none() && t.name == name;
+    let named = status.tenants.iter().enumerate();
+    let named: Vec<usize> = named.filter(|(_, t)| called(t)).map(|(i, _)| i).collect();
+    match named.as_slice() {
+        [] => {}
+        [only] => return Ok(*only),
+        several => {
+            let tenants = several.iter().filter_map(|i| status.tenants.get(*i));
+            return Err(tenants.map(|t| t.path.clone()).collect());
+        }
     }
     let matching = |fits: &dyn Fn(&str) -> bool| -> Vec<(usize, &str)> {
         paths().filter(|(_, path)| fits(path)).collect()
@@ -156,14 +232,17 @@ pub fn nearest(status: &Status, name: &str) -> Vec<String> {
         let [last, whole] = [last, path].map(|of| strsim::jaro_winkler(name, of));
         last.max(whole)
     };
-    let paths = status.tenants.iter().map(|t| t.path.as_str());
-    let mut names: Vec<(f64, &str)> = paths
-        .map(|path| if path == "-" { "unmanaged" } else { path })
-        .map(|path| (alike(path), path))
-        .collect();
-    names.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    let whole = status.tenants.iter().filter(|t| t.part.is_none());
+    let names = whole.map(|t| match t {
+        t if t.is_unmanaged() => "unmanaged".to_owned(),
+        // It cannot be given as it is shown.
+        t if t.name.is_empty() => t.path.clone(),
+        t => t.display_name(),
+    });
+    let mut names: Vec<(f64, String)> = names.map(|name| (alike(&name), name)).collect();
+    names.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
     let names = names.into_iter().take(NEAREST);
-    names.map(|(_, path)| path.to_owned()).collect()
+    names.map(|(_, name)| name).collect()
 }
 
 /// What a tenant would have to do to be backlogged.

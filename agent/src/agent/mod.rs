@@ -30,6 +30,8 @@ const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
 const SAMPLE_PERIOD_WHEN_SHORT: Duration = Duration::from_millis(250);
 /// The same while unmapped page cache is above its cap, which the kernel does not hold.
 const SAMPLE_PERIOD_WHEN_OVER: Duration = Duration::from_millis(100);
+/// While it is asked what cgroups are, some of them in each tick, ticks come no sooner than this after each other.
+const INQUIRY_PERIOD: Duration = Duration::from_millis(100);
 /// The next tick comes after half of the time in which free memory could fall to the headroom: milliseconds for each
 /// second of it.
 const WAIT_MS_PER_SECOND: u64 = 500;
@@ -310,6 +312,9 @@ impl Agent {
             SAMPLE_PERIOD
         };
         let wait = Duration::from_millis(millis.max(shortest)).min(longest);
+        let inquiry = self.monitor.cgroups.next_inquiry();
+        let inquiry = inquiry.map(|at| at.saturating_duration_since(now).max(INQUIRY_PERIOD));
+        let wait = inquiry.map_or(wait, |soon| soon.min(wait));
         self.credits.wait(now).map_or(wait, |soon| soon.min(wait))
     }
 

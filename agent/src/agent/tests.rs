@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use justitia_api::{EstimateBasis, ReclaimExemption};
+use justitia_api::{EstimateBasis, ReclaimExemption, TenantKind, WeightSource};
 use justitia_cgroup_tree::Changes;
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::probes::Counters;
@@ -203,4 +203,36 @@ fn an_agent_hands_on_what_it_was_handed() {
     let next = take();
     assert_eq!(next.known(id, None, Instant::now()), Some(set));
     assert_eq!(next.known(gone.0, None, Instant::now()), None);
+}
+
+/// A container of Docker, from its files beside the tree.
+#[test]
+fn a_container_is_told_by_name_with_the_weight_that_was_declared() {
+    const ID: &str = "46ec00ce0123456789abcdef0123456789abcdef0123456789abcdef01234567";
+    let dir = tempfile::tempdir().unwrap();
+    let file = |path: String, text: &str| {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    let scope = format!("docker-{ID}.scope");
+    file(format!("{scope}/cgroup.controllers"), "io memory\n");
+    file(format!("{scope}/cgroup.events"), "populated 0\n");
+    file(format!("{scope}/io.weight"), "default 910\n");
+    let of = |name: &str| format!("var/lib/docker/containers/{ID}/{name}");
+    let config = r#"{"Name":"/web","Config":{"Image":"nginx","Labels":{"app":"web"}}}"#;
+    file(of("config.v2.json"), config);
+    file(of("hostconfig.json"), r#"{"BlkioWeight":100}"#);
+    let mut agent = observer(dir.path());
+    agent.update_entitlements(Instant::now());
+    let told = status(&agent, &[], true);
+    let web = told.tenants.iter().find(|t| t.name == "web").unwrap();
+    assert_eq!(web.kind, TenantKind::DockerContainer);
+    assert_eq!((web.path.as_str(), web.weight), (scope.as_str(), 100));
+    assert_eq!(web.weight_source, WeightSource::Runtime);
+    assert_eq!((web.image.as_deref(), web.labels.len()), (Some("nginx"), 1));
+    assert!(web.no_processes);
+    let declared = web.declared.as_ref().unwrap();
+    assert_eq!((declared.io_weight, declared.drift), (Some(910), false));
+    assert!(declared.file.ends_with("hostconfig.json"), "{declared:?}");
 }

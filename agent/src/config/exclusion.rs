@@ -2,18 +2,29 @@
 
 use std::path::Path;
 
-use justitia_cgroup_tree::overrides;
+use justitia_cgroup_tree::{Resolver, Subject, overrides};
 
 use super::Config;
 
 impl Config {
     /// Whether the rules exclude the cgroup at `path` (below the mount), or one above it. `is_delegated` says of a cgroup
-    /// whether a delegatee may make cgroups in it.
+    /// whether a delegatee may make cgroups in it. `resolver` says what they are.
     #[must_use]
-    pub fn excludes(&self, path: &Path, is_delegated: impl Fn(&Path) -> bool) -> bool {
+    pub fn excludes(
+        &self,
+        path: &Path,
+        is_delegated: impl Fn(&Path) -> bool,
+        resolver: &mut Resolver,
+    ) -> bool {
         path.ancestors().any(|path| {
             let made = path.ancestors().skip(1).any(&is_delegated);
-            overrides(&self.rules, path, made).exclude == Some(true)
+            let identity = resolver.resolve(path, made).identity;
+            let subject = Subject {
+                path,
+                identity: &identity,
+                made,
+            };
+            overrides(&self.rules, &subject).exclude == Some(true)
         })
     }
 }
@@ -40,9 +51,9 @@ mod tests {
             ("user/x", "user", false),
             ("a/b", "a", true),
         ] {
-            let found = config.excludes(Path::new(path), |p| {
-                p == Path::new(delegated) && !delegated.is_empty()
-            });
+            let is_delegated = |p: &Path| p == Path::new(delegated) && !delegated.is_empty();
+            let mut resolver = Resolver::new(Path::new("/nonexistent"));
+            let found = config.excludes(Path::new(path), is_delegated, &mut resolver);
             assert_eq!(found, expected, "{path}, delegated: {delegated}");
         }
     }

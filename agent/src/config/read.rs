@@ -86,16 +86,18 @@ fn rule(item: Value<'_>, report: &mut Report<'_>) -> Option<Rule> {
         report.error(at, format!("expected a table [[tenant]], found a {found}"));
         return None;
     };
-    if !keys.contains_key("match") {
+    let is_about = |key: &&str| keys.contains_key(*key);
+    let is_about_some = tenant::SUBJECTS.iter().any(is_about);
+    if !is_about_some {
         report.error(at, NO_MATCH);
     }
     let (faults, read) = faults::<RuleKeys>(&mut Spanned::new(span, keys));
-    let right = faults.is_empty();
+    let right = is_about_some && faults.is_empty();
     for (at, what) in faults {
         report.error(at, what);
     }
-    read.filter(|_| right)?.into_rule()
+    Some(read.filter(|_| right)?.into_rule())
 }
 
 /// The error of a rule without a pattern.
-const NO_MATCH: &str = "expected a [[tenant]] with a `match`, found none";
+const NO_MATCH: &str = "expected a [[tenant]] with `match`, `container`, `image`, `label`, `unit` or `domain`, found none of them";

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "reference")]
 use documented::DocumentedFields;
-use justitia_cgroup_tree::{Override, Pattern, Rule};
+use justitia_cgroup_tree::{Matches, Override, Pattern, Rule, is_unit_name};
 use justitia_common::toml_file::Report;
 use justitia_share::Weight;
 use serde::Deserialize;
@@ -18,16 +18,34 @@ use super::value;
 #[derive(Default)]
 pub(super) struct RuleKeys {
     /// The cgroups that the rule is about: their paths below the cgroup mount. `*` and `?` stay within one name, `**`
-    /// crosses them.
+    /// crosses them. A name with escapes may be written as `systemctl` shows it (`\\x2d`) or as `justitia status` does
+    /// (`\\x5cx2d`), in single quotes. Of this key and the next five at least one is given; all that are given have to match.
     #[serde(rename = "match", deserialize_with = "value::pattern")]
     pattern: Option<Pattern>,
+    /// Containers and pods, by name: a container's of Docker, podman, containerd; `NAMESPACE/NAME` of a pod;
+    /// `NAMESPACE/POD/CONTAINER` of a container in one; `user-UID/NAME` of a rootless one. `*` stays within one part.
+    #[serde(deserialize_with = "value::names")]
+    container: Option<Pattern>,
+    /// Containers, by their image as it was named: `*nginx:*`.
+    #[serde(deserialize_with = "value::text")]
+    image: Option<Pattern>,
+    /// Containers, by one of their labels: `KEY=VALUE`. podman's labels are not known.
+    #[serde(deserialize_with = "value::text")]
+    label: Option<Pattern>,
+    /// Units of systemd, by name: `nginx.service`, `*.slice`. Not those of users.
+    #[serde(deserialize_with = "value::names")]
+    unit: Option<Pattern>,
+    /// Virtual machines of libvirt, by name.
+    #[serde(deserialize_with = "value::names")]
+    domain: Option<Pattern>,
     /// The weight among its siblings, instead of its `io.weight` or `io.bfq.weight`.
     #[serde(deserialize_with = "value::some_weight")]
     weight: Option<Weight>,
     /// File pages that the agent never reclaims from it; the kernel may. In a delegated subtree: of what the subtree gets.
     #[serde(deserialize_with = "value::some_size")]
     min_cache: Option<u64>,
-    /// Whether it and all below it are left alone. In a delegated subtree only where `match` has no wildcards.
+    /// Whether it and all below it are left alone. In a delegated subtree only where `match` alone is given, without
+    /// wildcards: others choose the names there.
     #[serde(deserialize_with = "value::some_boolean")]
     exclude: Option<bool>,
     /// Whether others make the cgroups below it; what these say counts inside only. Known without a rule where others than
@@ -37,16 +55,23 @@ pub(super) struct RuleKeys {
 }
 
 impl RuleKeys {
-    /// The rule; `None` without a pattern.
-    pub(super) fn into_rule(self) -> Option<Rule> {
+    /// The rule.
+    pub(super) fn into_rule(self) -> Rule {
         let says = Override {
             weight: self.weight,
             min_cache: self.min_cache,
             exclude: self.exclude,
             delegated: self.delegated,
         };
-        let pattern = self.pattern?;
-        Some(Rule { pattern, says })
+        let matches = Matches {
+            path: self.pattern,
+            container: self.container,
+            image: self.image,
+            label: self.label,
+            unit: self.unit,
+            domain: self.domain,
+        };
+        Rule { matches, says }
     }
 }
 
@@ -55,17 +80,29 @@ pub(super) fn doubt(item: &Spanned<DeValue<'_>>, report: &mut Report<'_>) {
     let Some(keys) = item.get_ref().as_table() else {
         return;
     };
-    let Some(pattern) = keys.get("match") else {
-        return;
-    };
-    if let Some(text) = pattern.get_ref().as_str() {
-        doubt_pattern(text, pattern.span().start, report);
+    for key in SUBJECTS {
+        let pattern = keys.get(key);
+        if let Some((pattern, text)) = pattern.and_then(|p| Some((p, p.get_ref().as_str()?)))
+            && let Some(why) = never(key, text)
+        {
+            let what = format!("{key} = {text:?} matches {}: {why}", subject(key));
+            report.warn(pattern.span().start, what);
+        }
+    }
+    if let Some(domain) = keys.get("domain") {
+        let of_containers = ["container", "image", "label"];
+        let others = of_containers.iter().filter(|key| keys.contains_key(**key));
+        for key in others {
+            let what =
+                format!("this [[tenant]] matches nothing: a virtual machine (domain) has no {key}");
+            report.warn(domain.span().start, what);
+        }
     }
     let changes = ["weight", "min_cache", "exclude", "delegated"];
     if !changes.iter().any(|key| keys.contains_key(*key)) {
         report.warn(
             item.span().start,
-            "this [[tenant]] changes nothing: expected weight, min_cache, exclude or delegated beside its match",
+            "this [[tenant]] changes nothing: expected weight, min_cache, exclude or delegated beside what it matches",
         );
     }
     let excludes = keys.get("exclude").and_then(|v| v.get_ref().as_bool());
@@ -79,19 +116,68 @@ pub(super) fn doubt(item: &Spanned<DeValue<'_>>, report: &mut Report<'_>) {
     }
 }
 
-/// Warns of a pattern that no cgroup's path can match.
-fn doubt_pattern(text: &str, at: usize, report: &mut Report<'_>) {
-    let none = format!("match = {text:?} matches no cgroup");
+/// The keys that say what a rule is about.
+pub(super) const SUBJECTS: [&str; 6] = ["match", "container", "image", "label", "unit", "domain"];
+
+/// What a key matches none of, if it matches nothing.
+fn subject(key: &str) -> &'static str {
+    match key {
+        "match" => "no cgroup",
+        "image" | "label" | "container" => "no container",
+        "unit" => "no unit",
+        _ => "no virtual machine",
+    }
+}
+
+/// Why a pattern can match nothing, if so.
+fn never(key: &str, text: &str) -> Option<String> {
+    let wild = |c: char| "*?[]{}".contains(c);
+    match key {
+        "match" => never_a_path(text),
+        _ if text.is_empty() => Some("a name has at least one character".to_owned()),
+        "container" if text.starts_with('/') => {
+            Some("no name begins with a slash, remove it".to_owned())
+        }
+        "label" if !text.contains('=') && !text.contains(wild) => {
+            Some("a label is KEY=VALUE; `KEY=*` is one of any value".to_owned())
+        }
+        "unit" | "domain" if text.contains('/') => {
+            Some("a name has no slash; for paths of cgroups there is `match`".to_owned())
+        }
+        "unit" => {
+            // What follows the last wildcard ends the name.
+            let end = text.rsplit(wild).next().unwrap_or(text);
+            let name = if end.len() == text.len() {
+                text.to_owned()
+            } else {
+                format!("x{end}")
+            };
+            let open = text.ends_with(wild) || is_unit_name(&name) || UNITS.contains(&end);
+            let example = "expected the name of one, such as \"nginx.service\"";
+            (!open && !UNITS.iter().any(|suffix| suffix.ends_with(end))).then(|| example.to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The suffixes of units that have cgroups.
+const UNITS: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"];
+
+/// Why a pattern can match no cgroup's path, if so.
+fn never_a_path(text: &str) -> Option<String> {
     let path = text.trim_start_matches('/');
     if path.is_empty() {
-        let example = "expected a path below the cgroup mount like \"system.slice/*\"";
-        report.warn(at, format!("{none}: {example}"));
+        Some("expected a path below the cgroup mount like \"system.slice/*\"".to_owned())
     } else if path.ends_with('/') {
-        report.warn(at, format!("{none}: no path ends with a slash, remove it"));
-    }
-    if path == MOUNT || path.starts_with(&format!("{MOUNT}/")) {
-        let why = format!("paths are taken below the cgroup mount, remove /{MOUNT}/");
-        report.warn(at, format!("{none}: {why}"));
+        Some("no path ends with a slash, remove it".to_owned())
+    } else if path == MOUNT || path.starts_with(&format!("{MOUNT}/")) {
+        Some(format!(
+            "paths are taken below the cgroup mount, remove /{MOUNT}/"
+        ))
+    } else if path.split('/').any(|name| matches!(name, "" | "." | "..")) {
+        Some("each part of a path is a name, not empty, `.` or `..`".to_owned())
+    } else {
+        None
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use justitia_cgroup_tree::{Override, overrides};
+use justitia_cgroup_tree::{Identity, Override, Subject, overrides};
 use justitia_kernel::probes::Limits;
 use justitia_share::Weight;
 
@@ -72,18 +72,147 @@ fn drop_ins_come_later_and_win() {
     assert!((config.cpu_budget - 0.5).abs() < 1e-9);
     assert_eq!(config.policy().demand, justitia_api::DemandModel::Usage);
     assert_eq!(config.unmanaged.weight.get(), 50);
-    let both = overrides(&config.rules, Path::new("a/bc"), false);
+    let overrides = |path| overrides(&config.rules, &subject(path));
+    let both = overrides("a/bc");
     assert_eq!(
         (both.weight.map(Weight::get), both.min_cache),
         (Some(500), Some(64 << 20))
     );
-    let one = overrides(&config.rules, Path::new("a/c"), false);
+    let one = overrides("a/c");
     assert_eq!(one.weight.map(Weight::get), Some(300));
     assert_eq!(
-        overrides(&config.rules, Path::new("a/c/d"), false),
+        overrides("a/c/d"),
         Override::default(),
         "* stays within a name"
     );
+}
+
+/// A cgroup of which only the path is known.
+fn subject(path: &str) -> Subject<'_> {
+    static NOTHING: Identity = Identity {
+        kind: justitia_api::TenantKind::Cgroup,
+        name: String::new(),
+        image: None,
+        labels: Vec::new(),
+        part: None,
+        declared: None,
+    };
+    Subject {
+        path: Path::new(path),
+        identity: &NOTHING,
+        made: false,
+    }
+}
+
+#[test]
+fn rules_may_be_about_containers_images_labels_units_and_machines() {
+    let text = "[[tenant]]\ncontainer = \"web*\"\nimage = \"*nginx:*\"\nweight = 1\n[[tenant]]\nlabel = \"app=*\"\nweight = 2\n\
+                [[tenant]]\nunit = \"db*.service\"\nweight = 3\n[[tenant]]\ndomain = \"vm?\"\nweight = 4\n";
+    let config = load(&[("j.toml", text)]).unwrap();
+    assert_eq!(config.rules.len(), 4);
+    let weight = |path, identity: &Identity| {
+        let subject = Subject {
+            identity,
+            ..subject(path)
+        };
+        overrides(&config.rules, &subject).weight.map(Weight::get)
+    };
+    let identity = |kind, name: &str| Identity {
+        kind,
+        name: name.to_owned(),
+        ..Identity::default()
+    };
+    use justitia_api::TenantKind::{Cgroup, DockerContainer, Domain, PodContainer};
+    let web = Identity {
+        image: Some("docker.io/library/nginx:1.25".to_owned()),
+        ..identity(DockerContainer, "web-1")
+    };
+    assert_eq!(weight("x", &web), Some(1));
+    assert_eq!(
+        weight("x", &identity(DockerContainer, "web-1")),
+        None,
+        "no image"
+    );
+    let pod = Identity {
+        name: "prod/web-1/web".to_owned(),
+        kind: PodContainer,
+        ..web.clone()
+    };
+    assert_eq!(weight("x", &pod), None, "* stays within one part of a name");
+    let labelled = Identity {
+        labels: vec!["tier=front".to_owned(), "app=a/b".to_owned()],
+        ..identity(DockerContainer, "x")
+    };
+    assert_eq!(weight("x", &labelled), Some(2));
+    let part = Identity {
+        part: Some("container".to_owned()),
+        ..web
+    };
+    assert_eq!(
+        weight("x", &part),
+        None,
+        "what crun makes inside is no container of its own"
+    );
+    let plain = Identity::default();
+    assert_eq!(weight("system.slice/db-1.service", &plain), Some(3));
+    assert_eq!(
+        weight("user.slice/user@1.service/db-1.service", &plain),
+        None
+    );
+    assert_eq!(weight("x", &identity(Domain, "vm1")), Some(4));
+    assert_eq!(weight("x", &identity(Cgroup, "vm1")), None);
+}
+
+#[test]
+fn rules_that_can_never_match_are_warned_of() {
+    for (rule, words) in [
+        (
+            "match = 'a//b'",
+            "match = \"a//b\" matches no cgroup: each part of a path is a name",
+        ),
+        ("match = '../a'", "matches no cgroup"),
+        (
+            "container = '/web'",
+            "matches no container: no name begins with a slash",
+        ),
+        ("container = ''", "at least one character"),
+        ("label = 'app'", "a label is KEY=VALUE"),
+        (
+            "unit = 'nginx'",
+            "matches no unit: expected the name of one",
+        ),
+        ("unit = 'nginx*.servic'", "matches no unit"),
+        ("unit = 'system.slice/nginx.service'", "there is `match`"),
+        (
+            "domain = 'a'\nimage = 'b'",
+            "a virtual machine (domain) has no image",
+        ),
+    ] {
+        let text = format!("[[tenant]]\n{rule}\nweight = 3\n");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j.toml");
+        std::fs::write(&path, text).unwrap();
+        let warnings = Config::check(Some(&path)).unwrap().warnings;
+        let warned = warnings.iter().any(|w| w.what.contains(words));
+        assert!(warned && warnings.len() == 1, "{rule}: {warnings:?}");
+    }
+    let fine = "match = 'machine.slice/machine-qemu\\x2d1\\x2dweb.scope'\ncontainer = 'a'\nimage = 'b'\nlabel = 'c=*'\n\
+                unit = '*.service'";
+    for rule in [
+        fine,
+        "unit = 'a*'",
+        "unit = 'a@*.service'",
+        "unit = '{a,b}.service'",
+        "unit = 'a.s*ce'",
+        "label = '*'",
+    ] {
+        let text = format!("[[tenant]]\n{rule}\nweight = 3\n");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j.toml");
+        std::fs::write(&path, text).unwrap();
+        let warnings = Config::check(Some(&path)).unwrap().warnings;
+        assert!(warnings.is_empty(), "{rule}: {warnings:?}");
+    }
 }
 
 #[test]
@@ -103,7 +232,7 @@ fn every_error_has_its_file_and_line() {
         "j.toml:2: expected an absolute path, found string \"relative\"",
         "j.toml:5: expected a weight from 1 to 10000, found integer 20000",
         "j.toml:6: expected a glob over cgroup paths, found \"[\": unclosed character class; missing ']'",
-        "j.toml:8: expected a [[tenant]] with a `match`, found none",
+        "j.toml:8: expected a [[tenant]] with `match`, `container`, `image`, `label`, `unit` or `domain`, found none of them",
         "j.toml:9: expected a size such as 64K, 256MiB, 1.5GiB or a number of bytes, found boolean true",
         "j.toml:11: expected `use` or `usage`, found `soon`",
         "j.toml:12: expected `demand` or `swap`, found the unknown key `x`: correct or remove it",
@@ -308,7 +437,7 @@ fn the_packaged_file_shows_every_key_that_is_known() {
 #[test]
 fn the_packaged_file_shows_the_defaults() {
     let mut shown = load(&[("j.toml", &packaged())]).unwrap();
-    assert_eq!(shown.rules.len(), 3);
+    assert_eq!(shown.rules.len(), 6);
     shown.rules.clear();
     assert_eq!(format!("{shown:?}"), format!("{:?}", Config::default()));
 }

@@ -122,3 +122,19 @@ pub(super) fn pattern<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Pattern>
     })?;
     Pattern::new(&text).map(Some).map_err(D::Error::custom)
 }
+
+/// A pattern over names of containers, pods, units or virtual machines.
+pub(super) fn names<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Pattern>, D::Error> {
+    let text = expect(d, "a glob over names, as a string", |value| {
+        value.as_str().map(str::to_owned)
+    })?;
+    Pattern::of_names(&text).map(Some).map_err(D::Error::custom)
+}
+
+/// A pattern over images or labels.
+pub(super) fn text<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Pattern>, D::Error> {
+    let text = expect(d, "a glob over images or labels, as a string", |value| {
+        value.as_str().map(str::to_owned)
+    })?;
+    Pattern::of_text(&text).map(Some).map_err(D::Error::custom)
+}

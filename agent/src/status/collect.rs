@@ -21,7 +21,11 @@ use crate::device::plan;
 use crate::knobs::Unwritable;
 use crate::model::{Key, MIN_OBSERVATION, Snapshot, Tenant};
 use crate::monitor::{WINDOW, WindowStats, process_cpu, thread_cpu};
+use crate::page_cache::Node;
 use crate::page_cache::protection::{DEADBAND, MIN_DEADBAND};
+
+/// The most labels of a tenant that are told.
+const MAX_LABELS: usize = 16;
 
 /// Everything, as it is now.
 pub(crate) fn status(agent: &Agent, at_start: &[String], observe: bool) -> Status {
@@ -81,6 +85,7 @@ pub(crate) fn status(agent: &Agent, at_start: &[String], observe: bool) -> Statu
             reclaimed: agent.reclaim.reclaimed(),
             errors: agent.reclaim.errors(),
             probe_read_errors: app_io.errors(),
+            identity_errors: agent.monitor.cgroups.identity_errors(),
         },
     }
 }
@@ -125,6 +130,7 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
         TenantStatus {
             path: agent.path(tenant.key),
             id: id.map_or(0, |id| id.0),
+            no_processes: node.is_some_and(|node| !node.populated),
             parent: tree.parent(node_id).map(NodeId::index),
             weight: tenant.weight.get(),
             weight_source: node
@@ -161,10 +167,26 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
             observed_for: tenant.working_set.observed_for.as_secs_f64(),
             curve: id.and_then(|id| agent.monitor.reuse.get(id)?.status()),
             knobs: knobs.remove(&id.unwrap_or(root)).unwrap_or_default(),
+            ..node.map_or_else(TenantStatus::default, |node| identity(agent, node))
         }
     });
     add_up(&mut tenants);
     tenants.values_mut().map(std::mem::take).collect()
+}
+
+/// What a tenant is, and the weight that was declared for it.
+fn identity(agent: &Agent, node: &Node) -> TenantStatus {
+    let identity = node.identity();
+    let labels = identity.labels.iter().take(MAX_LABELS);
+    TenantStatus {
+        kind: identity.kind,
+        name: identity.name.clone(),
+        part: identity.part.clone(),
+        image: identity.image.clone(),
+        labels: labels.cloned().collect(),
+        declared: agent.monitor.cgroups.declared(node),
+        ..TenantStatus::default()
+    }
 }
 
 /// The limitations of the agent's work, beside those that the caller knows.

@@ -1,16 +1,26 @@
 //! The status of the agent as text: one function a section.
 
 use justitia_api::escape::plain_lines;
-use justitia_api::{Status, TenantStatus, display_name, units};
+use justitia_api::{Status, TenantStatus, WeightSource, display_name, units};
 
 use justitia_view::table::Column::{Number, Text};
-use justitia_view::table::table;
+use justitia_view::table::{Column, fitted};
+
+/// How the status is shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Tenants without process and cache, too, and the cgroups that runtimes make inside their containers.
+    pub all: bool,
+    /// The columns of the terminal; `None` where it is none, for all columns.
+    pub width: Option<usize>,
+}
 
 /// Everything, ready for a terminal.
-pub(super) fn text(status: &Status) -> String {
+pub(super) fn text(status: &Status, layout: Layout) -> String {
     let sections = [
         summary(status),
-        tenants(status),
+        tenants(status, layout),
+        left_out(status, layout),
         variation(status),
         external(status),
         given_up(status),
@@ -39,31 +49,67 @@ fn summary(status: &Status) -> String {
     )
 }
 
-fn tenants(status: &Status) -> String {
-    let columns = [
-        Text("TENANT"),
-        Number("WEIGHT"),
-        Number("CACHE"),
-        Number("WSS"),
-        Number("ENTITLED"),
-        Number("EXCESS"),
-        Number("PROTECTED"),
-        Number("RECLAIMED"),
-        Number("READ/s"),
-        Number("WRITE/s"),
-        Number("HIT%"),
-        Number("PV"),
-        Text("STATE"),
-    ];
-    table(&columns, status.tenants.iter().map(row))
+/// The columns, and how soon each is left out where there is no room: the highest first.
+const COLUMNS: [(Column<'_>, u8); 15] = [
+    (Text("TENANT"), 0),
+    (Text("IMAGE"), 6),
+    (Number("WEIGHT"), 0),
+    (Text("FROM"), 1),
+    (Number("CACHE"), 0),
+    (Number("WSS"), 3),
+    (Number("ENTITLED"), 0),
+    (Number("EXCESS"), 5),
+    (Number("PROTECTED"), 8),
+    (Number("RECLAIMED"), 8),
+    (Number("READ/s"), 2),
+    (Number("WRITE/s"), 2),
+    (Number("HIT%"), 4),
+    (Number("PV"), 7),
+    (Text("STATE"), 0),
+];
+
+fn tenants(status: &Status, layout: Layout) -> String {
+    let shown = status.tenants.iter();
+    let shown = shown.filter(|tenant| layout.all || !tenant.is_minor());
+    fitted(
+        &COLUMNS,
+        shown.map(row),
+        layout.width.unwrap_or(usize::MAX - 1),
+    )
+}
+
+/// How many tenants are not shown.
+fn left_out(status: &Status, layout: Layout) -> String {
+    let minor = status.tenants.iter().filter(|tenant| tenant.is_minor());
+    match minor.count() {
+        0 => String::new(),
+        _ if layout.all => String::new(),
+        count => {
+            format!("{count} without process and cache, or inside of these, are left out (--all)\n")
+        }
+    }
+}
+
+/// Where a weight comes from, in a word.
+const fn from(source: WeightSource) -> &'static str {
+    match source {
+        WeightSource::Default => "-",
+        WeightSource::OnlyChild => "child",
+        WeightSource::Cgroup => "cgroup",
+        WeightSource::Unit => "unit",
+        WeightSource::Runtime => "runtime",
+        WeightSource::Configuration => "rule",
+    }
 }
 
 fn row(tenant: &TenantStatus) -> Vec<String> {
     let app = tenant.app.as_ref();
     let unknown = || "-".to_owned();
     vec![
-        tenant.display_name().to_owned(),
+        tenant.display_name(),
+        tenant.image.clone().unwrap_or_default(),
         tenant.weight.to_string(),
+        from(tenant.weight_source).to_owned(),
         units::bytes(tenant.usage),
         tenant
             .known_working_set()
@@ -91,6 +137,9 @@ fn state(tenant: &TenantStatus) -> String {
     if tenant.backlogged {
         words.push("backlogged".to_owned());
     }
+    if tenant.declared.as_ref().is_some_and(|d| d.drift) {
+        words.push("drift".to_owned());
+    }
     words.extend(tenant.exempt.iter().map(ToString::to_string));
     words.join(", ")
 }
@@ -107,9 +156,15 @@ fn variation(status: &Status) -> String {
     }
 }
 
+/// The name of the tenant with this path.
+fn name(status: &Status, path: &str) -> String {
+    let tenant = status.tenants.iter().find(|tenant| tenant.path == path);
+    tenant.map_or_else(|| display_name(path).to_owned(), TenantStatus::display_name)
+}
+
 fn external(status: &Status) -> String {
     let knobs = status.external.iter().map(|other| {
-        let path = display_name(&other.path);
+        let path = name(status, &other.path);
         format!("external: {path} {} (found {})\n", other.knob, other.value)
     });
     knobs.collect()
@@ -117,7 +172,7 @@ fn external(status: &Status) -> String {
 
 fn given_up(status: &Status) -> String {
     let knobs = status.given_up.iter().map(|knob| {
-        let path = display_name(&knob.path);
+        let path = name(status, &knob.path);
         format!("given up: {path} {} ({})\n", knob.knob, knob.reason)
     });
     knobs.collect()
@@ -125,7 +180,7 @@ fn given_up(status: &Status) -> String {
 
 fn last_decision(status: &Status) -> String {
     let last = status.decisions.last().map(|last| {
-        let path = display_name(&last.path);
+        let path = name(status, &last.path);
         format!("last decision: {} ({path}): {}\n", last.what(), last.reason)
     });
     last.unwrap_or_default()
@@ -153,7 +208,16 @@ fn cost(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_api::{ExternalKnob, GivenUpKnob, Reason};
+    use justitia_api::{ExternalKnob, GivenUpKnob, Reason, TenantKind};
+
+    const WIDE: Layout = Layout {
+        all: false,
+        width: None,
+    };
+
+    fn shown(status: &Status) -> String {
+        text(status, WIDE)
+    }
 
     const BAD: &str = "x\x1b]0;\u{9b}2J\u{202e}\r";
 
@@ -164,14 +228,22 @@ mod tests {
             exempt: Some(Reason::Text(BAD.into())),
             ..TenantStatus::default()
         };
-        let text = text(&Status {
-            tenants: vec![tenant],
+        let named = TenantStatus {
+            name: BAD.into(),
+            part: Some(BAD.into()),
+            image: Some(BAD.into()),
+            ..TenantStatus::default()
+        };
+        let all = Layout { all: true, ..WIDE };
+        let status = Status {
+            tenants: vec![tenant, named],
             limitations: vec![BAD.into()],
             app_io_unavailable: Some(BAD.into()),
             ..Status::default()
-        });
+        };
+        let text = text(&status, all);
         let bad = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
-        assert_eq!(text.matches("x\\u{1b}]0;\\u{9b}2J\\u{202e}\\r").count(), 4);
+        assert_eq!(text.matches("x\\u{1b}]0;\\u{9b}2J\\u{202e}\\r").count(), 7);
         assert!(!text.contains(bad), "{text:?}");
     }
 
@@ -192,7 +264,83 @@ mod tests {
         };
         let new = "external: a memory.low (found 4096)\n\n\
                    given up: (unmanaged) vm.dirty_background_ratio (the kernel refused the write: x)\n";
-        assert!(text(&status).contains(new), "{}", text(&status));
+        assert!(shown(&status).contains(new), "{}", shown(&status));
+    }
+
+    fn container(name: &str) -> TenantStatus {
+        TenantStatus {
+            path: format!("system.slice/docker-{}.scope", "0123456789abcdef".repeat(4)),
+            kind: TenantKind::DockerContainer,
+            name: name.to_owned(),
+            image: Some("registry.example.org/team/web:1.25.3".to_owned()),
+            weight: 100,
+            weight_source: WeightSource::Runtime,
+            usage: 5 << 20,
+            backlogged: true,
+            growing: true,
+            ..TenantStatus::default()
+        }
+    }
+
+    #[test]
+    fn containers_are_shown_by_name_in_80_columns() {
+        let mount = TenantStatus {
+            path: "-.mount".to_owned(),
+            no_processes: true,
+            ..TenantStatus::default()
+        };
+        let part = TenantStatus {
+            part: Some("container".to_owned()),
+            ..container("web")
+        };
+        let unit = TenantStatus {
+            path: format!("system.slice/{}.service", "x".repeat(100)),
+            ..TenantStatus::default()
+        };
+        let decision = justitia_api::Decision {
+            path: container("").path,
+            ..decision()
+        };
+        let status = Status {
+            tenants: vec![mount, container("web"), part, unit],
+            decisions: vec![decision],
+            ..Status::default()
+        };
+        let at = |width, all| tenants(&status, Layout { all, width });
+        let narrow = at(Some(80), false);
+        assert!(
+            narrow.lines().all(|line| line.chars().count() <= 80),
+            "{narrow}"
+        );
+        assert_eq!(narrow.lines().count(), 3, "{narrow}");
+        let row = narrow.lines().find(|line| line.starts_with("web "));
+        let cells: Vec<&str> = row.unwrap().split_whitespace().collect();
+        assert_eq!(cells[..4], ["web", "100", "runtime", "5.00M"], "{narrow}");
+        assert!(!narrow.contains("IMAGE"), "{narrow}");
+        let wide = at(Some(300), false);
+        assert!(
+            wide.contains("IMAGE") && wide.contains("RECLAIMED"),
+            "{wide}"
+        );
+        assert_eq!(at(None, true).lines().count(), 5);
+        let text = shown(&status);
+        assert!(text.contains("\n2 without process and cache"), "{text}");
+        assert!(
+            text.contains("(web): "),
+            "the last decision names it: {text}"
+        );
+    }
+
+    fn decision() -> justitia_api::Decision {
+        justitia_api::Decision {
+            at: 0.0,
+            since: 0.0,
+            path: String::new(),
+            action: justitia_api::Action::Reclaim { bytes: 1 },
+            steps: 1,
+            dry_run: false,
+            reason: Reason::Text("x".to_owned()),
+        }
     }
 
     /// The planner's word, from the planner's threshold.
@@ -218,12 +366,13 @@ mod tests {
         let tenant = TenantStatus {
             path: "a.slice".into(),
             weight: 300,
+            weight_source: WeightSource::Runtime,
             usage: 3 << 20,
             entitlement: 1 << 20,
             backlogged: true,
             ..TenantStatus::default()
         };
-        let text = text(&Status {
+        let text = shown(&Status {
             tenants: vec![tenant],
             ..Status::default()
         });
@@ -232,6 +381,7 @@ mod tests {
         let expected = [
             "a.slice",
             "300",
+            "runtime",
             "3.00M",
             "0",
             "1.00M",
@@ -249,7 +399,7 @@ mod tests {
             working_set_unknown: true,
             ..TenantStatus::default()
         };
-        assert_eq!(super::row(&unknown)[3], "-");
+        assert_eq!(super::row(&unknown)[5], "-");
         for absent in ["external:", "given up:", "limitation:"] {
             assert!(!text.contains(absent), "{absent} is in\n{text}");
         }

@@ -179,6 +179,8 @@ pub(super) struct Hierarchy {
     pub(super) nsdelegate: bool,
     /// The directory of the sysctls `vm.*`.
     pub(super) vm_sysctls: String,
+    /// The root of the files that are not the kernel's.
+    pub(super) system_root: PathBuf,
 }
 
 /// A directory's inode number and device.

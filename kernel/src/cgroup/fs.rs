@@ -41,7 +41,8 @@ impl CgroupFs {
             let has =
                 |option: fn(&mount::CgroupMount) -> bool| options.as_ref().is_some_and(option);
             let (recursiveprot, nsdelegate) = (has(|m| m.recursiveprot), has(|m| m.nsdelegate));
-            Self::from_directory(directory, path, recursiveprot, nsdelegate, VM_SYSCTLS)
+            let system = (VM_SYSCTLS, Path::new("/"));
+            Self::from_directory(directory, path, recursiveprot, nsdelegate, system)
         } else {
             Err(Error::NotCgroup2 {
                 path: path.to_owned(),
@@ -62,13 +63,19 @@ impl CgroupFs {
     }
 
     /// A plain directory tree that looks like a cgroup v2 mount: for fixtures in tests. The sysctls `vm.*` are files in its
-    /// root, so that no test touches those of the machine.
+    /// root, so that no test touches those of the machine, and it is the [`system_root`](CgroupFs::system_root), too.
     ///
     /// # Errors
     /// When the directory cannot be opened.
     pub fn open_fixture(path: &Path, recursiveprot: bool) -> Result<Self> {
         let vm = path.to_string_lossy();
-        Self::from_directory(open_directory(path)?, path, recursiveprot, true, &vm)
+        Self::from_directory(
+            open_directory(path)?,
+            path,
+            recursiveprot,
+            true,
+            (&vm, path),
+        )
     }
 
     fn from_directory(
@@ -76,7 +83,7 @@ impl CgroupFs {
         path: &Path,
         recursiveprot: bool,
         nsdelegate: bool,
-        vm_sysctls: &str,
+        (vm_sysctls, system_root): (&str, &Path),
     ) -> Result<Self> {
         let (id, device) = directory_id(&directory, path)?;
         let hierarchy = Arc::new(Hierarchy {
@@ -85,6 +92,7 @@ impl CgroupFs {
             recursiveprot,
             nsdelegate,
             vm_sysctls: vm_sysctls.to_owned(),
+            system_root: system_root.to_owned(),
         });
         Ok(Self {
             root: Cgroup::new(hierarchy, directory, id, None, PathBuf::new()),
@@ -102,6 +110,12 @@ impl CgroupFs {
     #[must_use]
     pub fn nsdelegate(&self) -> bool {
         self.root.hierarchy().nsdelegate
+    }
+
+    /// The root of the file system in which container runtimes and systemd keep their files: `/`.
+    #[must_use]
+    pub fn system_root(&self) -> &Path {
+        &self.root.hierarchy().system_root
     }
 
     /// Whether protection counts for a subtree as a whole (mount option `memory_recursiveprot`):

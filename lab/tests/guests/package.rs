@@ -4,7 +4,7 @@
 //! The system is made once by mmdebstrap, beside the lab's kernels. Minutes under emulation: `make test-package`.
 
 mod cache;
-mod debian;
+pub(crate) mod debian;
 
 use justitia_lab::LabDir;
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};

@@ -367,7 +367,11 @@ fn others_in_words(others: &[&TenantStatus]) -> String {
         return String::new();
     }
     let name = |t: &&TenantStatus| {
-        let name = t.display_name().rsplit('/').next().unwrap_or_default();
+        let name = t.display_name();
+        let name = match t.name.is_empty() {
+            true => name.rsplit('/').next().unwrap_or_default(),
+            false => &name,
+        };
         format!("{name} {}", bytes(t.entitlement))
     };
     let named: Vec<String> = others.iter().take(NAMED).map(name).collect();

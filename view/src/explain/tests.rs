@@ -5,8 +5,8 @@ mod names;
 
 use super::*;
 use justitia_api::{
-    Action, AppStatus, Decision, EstimateBasis, ExcessReason, IoPolicyStatus, KnobStatus,
-    MemoryStatus, ProtectionReason, Reason, Rule,
+    Action, AppStatus, Decision, DeclaredWeight, EstimateBasis, ExcessReason, IoPolicyStatus,
+    KnobStatus, MemoryStatus, ProtectionReason, Reason, Rule, TenantKind,
 };
 
 const MIB: u64 = 1 << 20;

@@ -68,8 +68,9 @@ PV      how far its children are from their weights; 0 is exact
 LOW     memory.low of the agent; (x would be set; !x external; ! given up
 
 Enter  explain this tenant                c      fold children
-/      filter by path                     s      sort siblings
-Space  pause                              q      quit
+/      filter by path or name             s      sort siblings
+a      empty tenants, too                 Space  pause
+q      quit
 Left, Right, [ ], < >  move in a recording: 10 s, 1 min, its ends";
 
 fn detail(frame: &mut Frame<'_>, view: &View, status: &Status, area: Rect, theme: Theme) {
@@ -337,8 +338,11 @@ fn tenant_line(
         (false, false) => "-",
         (true, _) => " ",
     };
-    let label = tenant.display_name().rsplit('/').next();
-    let label = label.unwrap_or_default();
+    let label = tenant.display_name();
+    let label = match tenant.name.is_empty() {
+        true => label.rsplit('/').next().unwrap_or_default(),
+        false => &label,
+    };
     let indent = " ".repeat(row.depth.min(6));
     let name = shorten(
         &format!("{indent}{fold}{label}"),

@@ -64,6 +64,8 @@ pub struct View {
     pub first: usize,
     /// The lines.
     pub rows: Vec<Row>,
+    /// Whether tenants without process and cache are shown, too.
+    pub all: bool,
     folded: HashSet<u64>,
     histories: HashMap<u64, VecDeque<HistoryPoint>>,
     waiting: Option<Arc<Status>>,
@@ -185,6 +187,7 @@ impl View {
             sort: self.sort,
             filter: &self.filter,
             folded: &self.folded,
+            all: self.all,
         };
         self.rows = arrangement.rows(status);
         self.chosen = self.chosen.min(self.rows.len().saturating_sub(1));
@@ -286,6 +289,10 @@ impl View {
                 self.rearrange();
             }
             Key::Char('/') => self.typing = true,
+            Key::Char('a') => {
+                self.all = !self.all;
+                self.rearrange();
+            }
             Key::Char('c') => {
                 if let Some(id) = self.chosen().map(|t| t.id) {
                     if !self.folded.remove(&id) {
@@ -330,10 +337,12 @@ pub struct Row {
 #[derive(Clone, Copy, Debug)]
 struct Arrangement<'a> {
     sort: Sort,
-    /// A part of the path of every tenant that is shown.
+    /// A part of the path or name of every tenant that is shown.
     filter: &'a str,
     /// Tenants whose children are not shown, by their ids.
     folded: &'a HashSet<u64>,
+    /// Whether minor ones are shown.
+    all: bool,
 }
 
 impl Arrangement<'_> {
@@ -358,14 +367,18 @@ impl Arrangement<'_> {
             }
             let group = &mut children[index];
             let folded = self.folded.contains(&tenants[index].id) && self.filter.is_empty();
-            rows.push(Row {
-                index,
-                depth,
-                folded: folded && !group.is_empty(),
-            });
+            let shown = self.all || !tenants[index].is_minor();
+            if shown {
+                rows.push(Row {
+                    index,
+                    depth,
+                    folded: folded && !group.is_empty(),
+                });
+            }
             if !folded {
                 self.order(group, tenants);
-                stack.extend(group.iter().rev().map(|i| (*i, depth + 1)));
+                let deeper = depth + usize::from(shown);
+                stack.extend(group.iter().rev().map(|i| (*i, deeper)));
             }
         }
         rows
@@ -387,7 +400,8 @@ impl Arrangement<'_> {
             return None;
         }
         let part = self.filter.to_lowercase();
-        let matches = |t: &TenantStatus| t.path.to_lowercase().contains(&part);
+        let has = |text: &str| text.to_lowercase().contains(&part);
+        let matches = |t: &TenantStatus| has(&t.path) || has(&t.name);
         let mut wanted: Vec<bool> = tenants.iter().map(matches).collect();
         for i in (0..wanted.len()).rev() {
             if let (true, Some(parent)) = (wanted[i], tenants[i].parent) {

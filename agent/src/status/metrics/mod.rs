@@ -17,7 +17,7 @@ use super::metrics::family::Page;
 /// The largest page, bytes.
 pub const MAX_BYTES: usize = 16 << 20;
 /// The most series of a tenant.
-const SERIES: usize = 24;
+const SERIES: usize = 26;
 /// The length of a series without its label's value, bytes: its name, the label's name, the number.
 const LINE: usize = 80;
 
@@ -44,7 +44,10 @@ fn fitting(status: &Status, max_tenants: usize) -> usize {
     let fits = |tenant: &&TenantStatus| {
         // A label has each backslash twice.
         let path = tenant.path.len() + tenant.path.matches('\\').count();
-        let needs = SERIES * (LINE + path);
+        let image = tenant.image.as_ref().map_or(0, String::len);
+        // Escaped, a character takes ten bytes at most: `\\u{10ffff}`.
+        let names = 10 * (tenant.name.len() + image);
+        let needs = SERIES * (LINE + path) + LINE + names;
         let fits = needs <= left;
         left = left.saturating_sub(needs);
         fits

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use justitia_api::escape::plain;
 use justitia_api::{KnobOwner, TenantStatus};
 
 use super::family::Source::{Agent, AgentBy, App, Tenant, TenantBy};
@@ -147,6 +148,13 @@ const AGENT: &[Metric] = &[
         "Requests of reclaim that the kernel refused",
     ),
     counter(
+        "identity_errors",
+        Number,
+        Agent(|p| Some(Whole(p.status.agent_usage.identity_errors))),
+        "Files of container runtimes and units that were there and could not be used: too long, no regular file of root, or \
+         not understood",
+    ),
+    counter(
         "probe_read_errors",
         Number,
         Agent(|p| Some(Whole(p.status.agent_usage.probe_read_errors))),
@@ -154,8 +162,22 @@ const AGENT: &[Metric] = &[
     ),
 ];
 
-/// Of each tenant, its page cache and its knobs.
+/// Of each tenant, what it is, its page cache and its knobs.
 const CACHE: &[Metric] = &[
+    gauge(
+        "tenant_info",
+        Number,
+        TenantBy(&["kind", "name", "image", "weight_source"], info),
+        "Always 1; the labels are what the cgroup belongs to, the name of that and its image, escaped, and where its weight \
+         comes from: configuration, runtime, unit, cgroup, only_child, default",
+    ),
+    gauge(
+        "weight_drift",
+        Number,
+        Tenant(|t| Some(flag(t.declared.as_ref()?.drift))),
+        "1 if the kernel's io.weight and io.bfq.weight have another number than what was declared to the tenant's runtime or \
+         in its unit, or than what its runtime makes of it; absent where nothing was declared",
+    ),
     gauge(
         "tenant_weight",
         Number,
@@ -291,6 +313,17 @@ fn dropped(page: &Page<'_>) -> Vec<LabelledValue> {
     drops
         .map(|drop| (vec![drop.what.clone()], Whole(drop.count)))
         .collect()
+}
+
+fn info(tenant: &TenantStatus) -> Vec<LabelledValue> {
+    let image = tenant.image.as_deref().unwrap_or_default();
+    let labels = vec![
+        tenant.kind.label().to_owned(),
+        plain(&tenant.name),
+        plain(image),
+        tenant.weight_source.label().to_owned(),
+    ];
+    vec![(labels, Whole(1))]
 }
 
 fn group_pv(page: &Page<'_>) -> Vec<LabelledValue> {

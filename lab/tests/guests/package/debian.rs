@@ -3,11 +3,11 @@
 use super::*;
 
 /// What a minimal Debian 12 lacks for systemd and the package.
-pub(super) const INCLUDE: &str = "--include=systemd,systemd-sysv,dbus,libelf1,zlib1g";
+pub(crate) const INCLUDE: &str = "--include=systemd,systemd-sysv,dbus,libelf1,zlib1g";
 
 /// A file system with these files.
 #[track_caller]
-pub(super) fn image(path: &Path, size: &str, files: &Path) {
+pub(crate) fn image(path: &Path, size: &str, files: &Path) {
     run(Command::new("truncate").args(["-s", size]).arg(path));
     run(Command::new("mke2fs")
         .args(["-q", "-F", "-t", "ext4", "-d"])
@@ -15,22 +15,27 @@ pub(super) fn image(path: &Path, size: &str, files: &Path) {
 }
 
 /// A Debian with systemd, made if it is not there yet.
-pub(super) fn debian(lab: &LabDir) -> PathBuf {
-    let dir = lab.dir("debian").unwrap();
+pub(crate) fn debian(lab: &LabDir) -> PathBuf {
+    debian_of(lab, "debian", INCLUDE, "400M")
+}
+
+/// The same of these packages (`--include=…`), in a directory of the lab, and of this size.
+pub(crate) fn debian_of(lab: &LabDir, name: &str, include: &str, size: &str) -> PathBuf {
+    let dir = lab.dir(name).unwrap();
     let image_file = dir.join("root.img");
     if !image_file.exists() {
         let root = tempfile::tempdir_in(&dir).unwrap();
         let tree = root.path().join("root");
-        commands::debian(INCLUDE, &tree);
+        commands::debian(include, &tree);
         let unfinished = root.path().join("root.img");
-        image(&unfinished, "400M", &tree);
+        image(&unfinished, size, &tree);
         std::fs::rename(unfinished, &image_file).unwrap();
     }
     image_file
 }
 
 /// The package, and one that comes after it with another configuration file, in `dir`.
-pub(super) fn packages(dir: &Path) {
+pub(crate) fn packages(dir: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/deb.sh");
     let programs = program("justitia");
     let programs = programs.parent().unwrap();
@@ -46,7 +51,7 @@ pub(super) fn packages(dir: &Path) {
 /// systemd as the first process of its own process and mount namespace, over the guest's whole cgroup tree. `deb`
 /// runs something there. By the full path of `env`: the guest's BusyBox would take a bare name for one of its own, and
 /// then `dpkg` too.
-pub(super) const BOOT: &str = "
+pub(crate) const BOOT: &str = "
     mkdir -p /debian && mount /dev/vdb /debian && mkdir -p /debian/packages /debian/data || exit 1
     mount -o ro /dev/vdc /debian/packages && mount /dev/vda /debian/data || exit 1
     cat >/root/deb <<'END'
@@ -71,19 +76,19 @@ END
     done";
 
 /// What the package must not leave: every file that there is, but for what dpkg and systemd write for themselves.
-pub(super) const FILES: &str = "/root/deb find / -xdev -path /proc -prune -o -path /sys -prune -o -path /tmp -prune -o \
+pub(crate) const FILES: &str = "/root/deb find / -xdev -path /proc -prune -o -path /sys -prune -o -path /tmp -prune -o \
     -path /var/lib/dpkg -prune -o -path /var/log -prune -o -path /var/cache -prune -o -path /var/lib/systemd -prune -o -print | sort";
 
 /// Every limit and every protection that is in force, of the knobs that the agent writes.
-pub(super) const KNOBS: &str = "cd /sys/fs/cgroup && {
+pub(crate) const KNOBS: &str = "cd /sys/fs/cgroup && {
         find . -name memory.low -exec grep -Hvx 0 {} +
         find . -name memory.high -exec grep -Hvx max {} +
         find . -name io.max -exec grep -H . {} +
     }; true";
-pub(super) const LIMITS: &str =
+pub(crate) const LIMITS: &str =
     "cd /sys/fs/cgroup && find . -name io.max -exec grep -H . {} + | grep .";
 
-pub(super) struct Debian {
+pub(crate) struct Debian {
     vm: Vm,
     begun: Instant,
 }
@@ -91,10 +96,15 @@ pub(super) struct Debian {
 impl Debian {
     /// A guest with both packages at `/packages`, and a disk that one can contend for at `/data`.
     #[track_caller]
-    pub(super) fn boot() -> Self {
-        let _turn = crate::agent_guest::turn();
+    pub(crate) fn boot() -> Self {
         let lab = LabDir::find().unwrap();
-        let root = debian(&lab);
+        Self::boot_of(&lab, &debian(&lab), VmSpec::default().memory)
+    }
+
+    /// The same of this Debian, with so much memory, bytes.
+    #[track_caller]
+    pub(crate) fn boot_of(lab: &LabDir, root: &Path, memory: u64) -> Self {
+        let _turn = crate::agent_guest::turn();
         let dir = tempfile::tempdir_in(lab.root()).unwrap();
         let files = dir.path().join("packages");
         std::fs::create_dir(&files).unwrap();
@@ -110,12 +120,13 @@ impl Debian {
             ]
         };
         let spec = VmSpec {
+            memory,
             disks: vec![DiskSpec::ext4(2 << 30)],
             // Page ownership's probe is attached and detached again and again: emulated, a second processor does not
             // survive the patching of the code that it runs.
             vcpus: 1,
             qemu_args: [
-                drive("debian", &root, "snapshot=on"),
+                drive("debian", root, "snapshot=on"),
                 drive("packages", &disk, "readonly=on"),
             ]
             .concat(),
@@ -133,13 +144,17 @@ impl Debian {
         debian
     }
 
-    pub(super) fn step(&self, what: &str) {
+    pub(crate) fn step(&self, what: &str) {
         println!("{:>5} s: {what}", self.begun.elapsed().as_secs());
     }
 
     #[track_caller]
-    pub(super) fn ok(&self, script: &str) -> String {
-        let within = Duration::from_secs(120);
+    pub(crate) fn ok(&self, script: &str) -> String {
+        self.ok_within(Duration::from_secs(120), script)
+    }
+
+    #[track_caller]
+    pub(crate) fn ok_within(&self, within: Duration, script: &str) -> String {
         let done = self.vm.guest().sh_within(script, within).unwrap();
         assert!(
             done.status == 0 && !done.timed_out,
@@ -151,7 +166,7 @@ impl Debian {
         done.stdout
     }
 
-    pub(super) fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         let script = "/root/deb systemctl status justitia --no-pager; /root/deb journalctl -u justitia --no-pager -n 40; dmesg | tail -n 30";
         self.vm
             .guest()
@@ -162,7 +177,7 @@ impl Debian {
 
     /// Tries until it succeeds.
     #[track_caller]
-    pub(super) fn within(&self, seconds: u64, script: &str) {
+    pub(crate) fn within(&self, seconds: u64, script: &str) {
         let begun = Instant::now();
         while self.vm.guest().sh(script).unwrap().status != 0 {
             assert!(
@@ -176,7 +191,7 @@ impl Debian {
 
     /// What systemd says of the agent's service.
     #[track_caller]
-    pub(super) fn unit(&self, property: &str) -> String {
+    pub(crate) fn unit(&self, property: &str) -> String {
         self.ok(&format!(
             "/root/deb systemctl show justitia -p {property} --value"
         ))
@@ -185,13 +200,13 @@ impl Debian {
     }
 
     #[track_caller]
-    pub(super) fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         serde_json::from_str(&self.ok("/root/deb justitia status --json")).unwrap()
     }
 
     /// The agent runs, sees, and has written.
     #[track_caller]
-    pub(super) fn works(&self) {
+    pub(crate) fn works(&self) {
         self.within(60, "[ $(/root/deb systemctl is-active justitia) = active ]");
         self.within(
             60,
@@ -209,7 +224,7 @@ impl Debian {
 
     /// Restarts the agent with this beside its configuration.
     #[track_caller]
-    pub(super) fn configured(&self, toml: &str) {
+    pub(crate) fn configured(&self, toml: &str) {
         self.ok(&format!(
             "cat >{DROP_IN} <<'END'\n{toml}\nEND\n/root/deb systemctl restart justitia"
         ));
@@ -218,7 +233,7 @@ impl Debian {
 
     /// Nothing that the agent writes differs from what a machine without it has.
     #[track_caller]
-    pub(super) fn untouched(&self) {
+    pub(crate) fn untouched(&self) {
         assert_eq!(self.ok(KNOBS), "");
     }
 }

@@ -149,3 +149,85 @@ fn the_nearest_names_are_offered() {
         "x: no such cgroup; the nearest names of tenants are\n  a\n  b/c"
     );
 }
+
+/// A container, whose owner chose its name and labels.
+fn container(name: &str, path: &str) -> TenantStatus {
+    TenantStatus {
+        kind: TenantKind::DockerContainer,
+        name: name.into(),
+        image: Some("nginx:1.25".into()),
+        labels: vec!["app=web".into()],
+        weight_source: WeightSource::Runtime,
+        declared: Some(DeclaredWeight {
+            weight: 400,
+            source: WeightSource::Runtime,
+            file: "/run/docker/runtime-runc/moby/x/state.json".into(),
+            converted: Some(3940),
+            io_weight: Some(3940),
+            ..DeclaredWeight::default()
+        }),
+        ..tenant(path, 400, 10, 10)
+    }
+}
+
+#[test]
+fn a_container_is_explained_with_what_was_declared_and_what_the_kernel_has() {
+    let mut status = status();
+    status
+        .tenants
+        .push(container("web", "a.slice/docker-1.scope"));
+    let text = |status: &Status| {
+        let index = find(status, "web").unwrap();
+        explain(status, index, &CurrentValues::default())
+    };
+    let told = text(&status);
+    says(
+        &told,
+        &[
+            "web\n  Docker container of nginx:1.25, cgroup a.slice/docker-1.scope\n  labels app=web\n  weight 400 (as its runtime was \
+             told)",
+            "declared: 400 in /run/docker/runtime-runc/moby/x/state.json (runtimes write 3940 to io.weight for it); the kernel \
+             has io.weight 3940, io.bfq.weight none",
+        ],
+    );
+    assert!(!told.contains("drift"), "{told}");
+    let declared = status.tenants.last_mut().and_then(|t| t.declared.as_mut());
+    let declared = declared.unwrap();
+    (declared.io_weight, declared.drift) = (Some(100), true);
+    says(
+        &text(&status),
+        &[
+            "drift: neither is what was declared",
+            "Justitia divides by what was declared",
+        ],
+    );
+    // A line cannot be forged by a name.
+    let bad = "x\n  weight 9999\u{202e}\u{1b}[2J";
+    let mut hostile = container(bad, "a.slice/docker-2.scope");
+    (hostile.image, hostile.labels) = (Some(bad.into()), vec![bad.into()]);
+    status.tenants.push(hostile);
+    let index = status.tenants.len() - 1;
+    let told = explain(&status, index, &CurrentValues::default());
+    assert!(
+        !told.lines().any(|line| line.starts_with("  weight 9999")),
+        "{told}"
+    );
+    assert!(!told.contains(['\u{202e}', '\u{1b}']), "{told}");
+}
+
+#[test]
+fn a_tenant_is_found_by_its_name_and_two_of_one_name_are_told_apart() {
+    let mut status = status();
+    status
+        .tenants
+        .push(container("web", "a.slice/docker-1.scope"));
+    let mut part = container("web", "a.slice/docker-1.scope/container");
+    part.part = Some("container".into());
+    status.tenants.push(part);
+    assert_eq!(find(&status, "web"), Ok(3));
+    assert_eq!(find(&status, "web/container"), Ok(4));
+    status.tenants.push(container("web", "b/docker-3"));
+    let both = ["a.slice/docker-1.scope", "b/docker-3"].map(str::to_owned);
+    assert_eq!(find(&status, "web"), Err(both.to_vec()));
+    assert_eq!(nearest(&status, "webb")[0], "web");
+}

@@ -1,0 +1,150 @@
+//! Containers of podman, of root and of users, and those of CRI-O, which keeps them in the same way.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use justitia_api::TenantKind;
+
+use crate::answer::{Answer, PodOf, declared, short};
+use crate::files::{Base, Files, Owner, State};
+use crate::identity::{Identity, bounded};
+use crate::parse::{self, PodmanContainer};
+use crate::path::Meaning;
+
+/// Where root's podman keeps its containers, with its usual storage driver.
+const STORE: &str = "/var/lib/containers/storage/overlay-containers";
+/// The same in a user's home.
+const USER_STORE: &str = ".local/share/containers/storage/overlay-containers";
+/// Where CRI-O keeps the bundles of what runs.
+const CRIO_STORE: &str = "/run/containers/storage/overlay-containers";
+/// Where crun keeps its state.
+const CRUN: &str = "/run/crun";
+/// The most stores whose lists of containers are kept.
+const MAX_STORES: usize = 64;
+
+/// The lists of containers that were read, by directory: a list has all containers of its store.
+#[derive(Debug, Default)]
+pub(crate) struct Stores(HashMap<PathBuf, (State, BTreeMap<String, PodmanContainer>)>);
+
+impl Stores {
+    /// What the list in this directory says of a container.
+    fn container(
+        &mut self,
+        files: &Files,
+        store: &Base,
+        prefix: &str,
+        id: &str,
+    ) -> PodmanContainer {
+        let name = format!("{prefix}containers.json");
+        let path = store.path.join(&name);
+        let state = files.state(store, &name);
+        let known = self.0.get(&path).map(|(state, _)| *state);
+        if state.is_none() || state != known {
+            self.0.remove(&path);
+            if self.0.len() >= MAX_STORES {
+                self.0.clear();
+            }
+            if let Some(content) = files.read(store, &name) {
+                match parse::podman_containers(&content.bytes) {
+                    Some(list) => drop(self.0.insert(path.clone(), (content.state, list))),
+                    None => files.note_error(),
+                }
+            }
+        }
+        let list = self.0.get(&path).map(|(_, list)| list);
+        list.and_then(|list| list.get(id))
+            .cloned()
+            .unwrap_or_default()
+    }
+}
+
+/// Where a container's files are: the directory, and the path from there to its store.
+struct Place {
+    base: Base,
+    prefix: String,
+}
+
+/// Where the containers of this cgroup's user are.
+fn place(files: &Files, id: &str, meaning: &Meaning<'_>) -> Option<(Place, Option<String>)> {
+    let root = |path: PathBuf| Place {
+        base: Base::root(path),
+        prefix: String::new(),
+    };
+    if let Some(uid) = meaning.user {
+        let etc = Base::root("/etc");
+        let home = files.parse(&etc, "passwd", |passwd| parse::home_of(passwd, uid))?;
+        let home = Path::new(&home);
+        let base = Base {
+            path: home.parent()?.to_owned(),
+            owner: Owner::User(uid),
+        };
+        let prefix = format!("{}/{USER_STORE}/", home.file_name()?.to_str()?);
+        return Some((Place { base, prefix }, None));
+    }
+    // crun says where its bundle is, wherever the store may be.
+    let status = files.parse(
+        &Base::root(CRUN),
+        &format!("{id}/status"),
+        parse::crun_status,
+    );
+    let Some(status) = status else {
+        return Some((root(STORE.into()), None));
+    };
+    let store = store_of(Path::new(&status.bundle), id);
+    let store = store.unwrap_or_else(|| STORE.into());
+    Some((root(store), status.cgroup))
+}
+
+/// The store of a bundle: `STORE/ID/userdata`.
+fn store_of(bundle: &Path, id: &str) -> Option<PathBuf> {
+    let container = bundle.parent()?;
+    let is_its = bundle.is_absolute() && container.file_name()?.to_str() == Some(id);
+    let store = container.parent().filter(|_| is_its)?;
+    Some(store.to_owned())
+}
+
+/// What is known of podman's container with this id; `None` if there is none, or its cgroup is another.
+pub(crate) fn resolve(
+    files: &Files,
+    stores: &mut Stores,
+    id: &str,
+    meaning: &Meaning<'_>,
+) -> Option<Answer> {
+    let (Place { base, prefix }, cgroup) = place(files, id, meaning)?;
+    let listed = stores.container(files, &base, &prefix, id);
+    let file = format!("{prefix}{id}/userdata/config.json");
+    let bundle = files.parse(&base, &file, parse::bundle);
+    if bundle.is_none() && listed.name.is_none() {
+        return None;
+    }
+    let complete = bundle.is_some() && listed.name.is_some();
+    let bundle = bundle.unwrap_or_default();
+    let identity = Identity {
+        kind: TenantKind::PodmanContainer,
+        name: listed.name.as_deref().map_or_else(|| short(id), bounded),
+        image: listed.image.as_deref().map(bounded),
+        declared: declared(&bundle, base.path.join(&file)),
+        ..Identity::default()
+    };
+    // crun's own word, without the cgroup `container` that it makes inside.
+    let cgroup = cgroup.map(|path| path.strip_suffix("/container").unwrap_or(&path).to_owned());
+    let cgroup = cgroup.or(bundle.cgroup);
+    Some(Answer::new(identity, complete, cgroup.as_deref(), meaning))
+}
+
+/// What is known of CRI-O's container with this id.
+pub(crate) fn resolve_crio(files: &Files, id: &str, meaning: &Meaning<'_>) -> Option<Answer> {
+    let store = Base::root(CRIO_STORE);
+    let file = format!("{id}/userdata/config.json");
+    let bundle = files.parse(&store, &file, parse::bundle)?;
+    let of = |key: &str| bundle.annotations.get(key).map(String::as_str);
+    let pod = PodOf {
+        uid: of("io.kubernetes.pod.uid"),
+        namespace: of("io.kubernetes.pod.namespace"),
+        name: of("io.kubernetes.pod.name"),
+        container: of("io.kubernetes.container.name").filter(|name| *name != "POD"),
+    };
+    let image = of("io.kubernetes.cri-o.ImageName");
+    let declared = declared(&bundle, store.path.join(&file));
+    Some(pod.answer(id, image, declared, &bundle, meaning))
+}

@@ -1,0 +1,393 @@
+//! The layouts of runtimes, as trees of files.
+
+#![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
+
+mod tree;
+
+use std::path::Path;
+
+use justitia_api::{TenantKind, WeightSource};
+use justitia_runtimes::Resolver;
+use tree::{ID, OTHER, Tree};
+
+#[test]
+fn a_container_of_docker_has_its_name_image_labels_and_weight() {
+    let tree = Tree::new();
+    tree.docker("system.slice/docker-ID.scope", "web", 100);
+    let found = tree.resolve(&format!("system.slice/docker-{ID}.scope"), false);
+    let web = &found.identity;
+    assert_eq!(
+        (web.kind, web.name.as_str()),
+        (TenantKind::DockerContainer, "web")
+    );
+    assert_eq!(web.image.as_deref(), Some("nginx:1.25"));
+    assert_eq!(web.labels, ["app=web", "tier=front"]);
+    let declared = web.declared.as_ref().unwrap();
+    assert_eq!(
+        (declared.weight.get(), declared.source),
+        (100, WeightSource::Runtime)
+    );
+    assert_eq!(
+        declared.file,
+        Path::new(&format!("/run/docker/runtime-runc/moby/{ID}/state.json"))
+    );
+    assert_eq!(declared.converted(), Some(910));
+    assert!(found.complete && found.may_change);
+}
+
+/// The numbers that stand in `io.weight` of four containers, a fifth of podman, and what they declare.
+#[test]
+fn what_runc_and_crun_make_of_a_weight_is_known() {
+    for (declared, written) in [
+        (10, 1),
+        (100, 910),
+        (200, 1920),
+        (300, 2930),
+        (400, 3940),
+        (800, 7980),
+        (1000, 10_000),
+    ] {
+        let tree = Tree::new();
+        tree.docker("system.slice/docker-ID.scope", "web", declared);
+        let found = tree.resolve(&format!("system.slice/docker-{ID}.scope"), false);
+        let found = found.identity.declared.unwrap();
+        assert_eq!(found.converted(), Some(written));
+        for (number, met) in [(declared, true), (written, true), (written + 1, false)] {
+            let Ok(weight) = justitia_share::Weight::try_from(number) else {
+                continue;
+            };
+            assert_eq!(found.is_met_by(weight), met, "{declared} {number}");
+        }
+    }
+}
+
+#[test]
+fn dockers_own_configuration_counts_where_runc_says_nothing() {
+    let tree = Tree::new();
+    tree.docker("docker/ID", "web", 200);
+    std::fs::remove_dir_all(tree.path("run/docker")).unwrap();
+    let found = tree.resolve(&format!("docker/{ID}"), false);
+    let declared = found.identity.declared.unwrap();
+    assert_eq!(declared.weight.get(), 200);
+    assert!(declared.file.ends_with("hostconfig.json"));
+    assert!(!found.complete, "runc's state may come yet");
+
+    let moved = Tree::new();
+    moved.write("etc/docker/daemon.json", r#"{"data-root": "/data/docker"}"#);
+    moved.docker("docker/ID", "web", 200);
+    std::fs::create_dir_all(moved.path("data")).unwrap();
+    std::fs::rename(moved.path("var/lib/docker"), moved.path("data/docker")).unwrap();
+    let found = moved.resolve(&format!("docker/{ID}"), false);
+    assert_eq!(found.identity.name, "web");
+}
+
+#[test]
+fn a_container_of_podman_is_known_in_both_layouts_with_its_inner_cgroup() {
+    for path in ["machine.slice/libpod-ID.scope", "libpod_parent/libpod-ID"] {
+        let tree = Tree::new();
+        tree.podman(path, "db", 300);
+        let path = path.replace("ID", ID);
+        let scope = tree.resolve(&path, false).identity;
+        assert_eq!(
+            (scope.kind, scope.name.as_str()),
+            (TenantKind::PodmanContainer, "db")
+        );
+        assert_eq!(scope.image.as_deref(), Some("localhost/small:latest"));
+        assert_eq!(scope.declared.as_ref().unwrap().weight.get(), 300);
+        // crun's cgroup is in the container's delegation.
+        let inner = tree.resolve(&format!("{path}/container"), true).identity;
+        assert_eq!(inner.part.as_deref(), Some("container"));
+        assert_eq!((inner.name, inner.declared), (scope.name, scope.declared));
+        // What the container makes inside is its own.
+        let deeper = tree.resolve(&format!("{path}/container/x"), true).identity;
+        assert_eq!((deeper.kind, deeper.declared), (TenantKind::Cgroup, None));
+    }
+}
+
+#[test]
+fn podmans_list_is_read_again_when_it_changes() {
+    let tree = Tree::new();
+    tree.podman("machine.slice/libpod-ID.scope", "db", 300);
+    let path = format!("machine.slice/libpod-{ID}.scope");
+    let mut resolver = Resolver::new(tree.root());
+    let mut name = || resolver.resolve(Path::new(&path), false).identity.name;
+    assert_eq!(name(), "db");
+    let list = format!(r#"[{{"id":"{ID}","names":["renamed"]}}]"#);
+    // As podman does it.
+    tree.write("new", &list);
+    let store = "var/lib/containers/storage/overlay-containers/containers.json";
+    std::fs::rename(tree.path("new"), tree.path(store)).unwrap();
+    assert_eq!(name(), "renamed");
+    std::fs::remove_file(tree.path(store)).unwrap();
+    assert_eq!(name(), ID[..12], "its beginning, as podman shows it");
+}
+
+#[test]
+fn a_pod_and_its_containers_are_known() {
+    let tree = Tree::new();
+    let uid = "b5a3b1de-3a8d-4f0c-9d7e-2f1f2a3b4c5d";
+    let slice = format!("kubepods-burstable-pod{}.slice", uid.replace('-', "_"));
+    let pod = format!("kubepods.slice/kubepods-burstable.slice/{slice}");
+    let annotations = |kind: &str, name: &str| {
+        format!(
+            r#""io.kubernetes.cri.container-type":"{kind}","io.kubernetes.cri.container-name":"{name}",
+            "io.kubernetes.cri.sandbox-name":"web-0","io.kubernetes.cri.sandbox-namespace":"prod",
+            "io.kubernetes.cri.sandbox-uid":"{uid}","io.kubernetes.cri.image-name":"docker.io/library/nginx:1.25""#
+        )
+    };
+    tree.bundle(
+        "k8s.io",
+        ID,
+        &format!("{slice}:cri-containerd:{ID}"),
+        &annotations("container", "nginx"),
+        0,
+    );
+    let sandbox =
+        annotations("sandbox", "").replace(r#""io.kubernetes.cri.container-name":"","#, "");
+    tree.bundle(
+        "k8s.io",
+        OTHER,
+        &format!("{slice}:cri-containerd:{OTHER}"),
+        &sandbox,
+        0,
+    );
+    let mut resolver = Resolver::new(tree.root());
+    let mut resolve = |path: &str| resolver.resolve(Path::new(path), false);
+    let before = resolve(&pod);
+    assert_eq!(
+        (before.identity.kind, before.complete),
+        (TenantKind::Pod, false)
+    );
+    let container = resolve(&format!("{pod}/cri-containerd-{ID}.scope")).identity;
+    assert_eq!(
+        (container.kind, container.name.as_str()),
+        (TenantKind::PodContainer, "prod/web-0/nginx")
+    );
+    assert_eq!(
+        container.image.as_deref(),
+        Some("docker.io/library/nginx:1.25")
+    );
+    let pause = resolve(&format!("{pod}/cri-containerd-{OTHER}.scope")).identity;
+    assert_eq!(pause.name, "prod/web-0/pause");
+    let after = resolve(&pod);
+    assert_eq!(
+        (after.identity.name.as_str(), after.complete),
+        ("prod/web-0", true)
+    );
+    // A scope of another pod with this id is another's.
+    let elsewhere = resolve(&format!("kubepods.slice/cri-containerd-{ID}.scope")).identity;
+    assert_eq!(elsewhere.name, ID[..12]);
+}
+
+#[test]
+fn containers_of_ctr_and_nerdctl_are_known() {
+    let tree = Tree::new();
+    tree.bundle("default", "web", "/default/web", r#""a":"b""#, 400);
+    tree.bundle(
+        "default",
+        ID,
+        &format!("system.slice:nerdctl:{ID}"),
+        r#""nerdctl/name":"shop""#,
+        500,
+    );
+    let web = tree.resolve("default/web", false).identity;
+    assert_eq!(
+        (web.kind, web.name.as_str()),
+        (TenantKind::ContainerdContainer, "web")
+    );
+    assert_eq!(web.declared.unwrap().weight.get(), 400);
+    let shop = tree
+        .resolve(&format!("system.slice/nerdctl-{ID}.scope"), false)
+        .identity;
+    assert_eq!(
+        (shop.kind, shop.name.as_str()),
+        (TenantKind::ContainerdContainer, "shop")
+    );
+    // What runc was told later counts.
+    tree.runc_state(
+        &format!("run/containerd/runc/default/{ID}/state.json"),
+        &format!("system.slice/nerdctl-{ID}.scope"),
+        600,
+    );
+    let shop = tree
+        .resolve(&format!("system.slice/nerdctl-{ID}.scope"), false)
+        .identity;
+    assert_eq!(shop.declared.unwrap().weight.get(), 600);
+    // An ordinary cgroup of the same form.
+    let other = tree.resolve("batch/job", false);
+    assert_eq!(
+        (other.identity.kind, other.complete),
+        (TenantKind::Cgroup, true)
+    );
+}
+
+#[test]
+fn a_machine_of_libvirt_is_known_with_its_parts() {
+    let tree = Tree::new();
+    let state = |id: u32, name: &str, weight: u64| {
+        format!(
+            "<domstatus state='running'><domain type='kvm' id='{id}'><name>{name}</name>\
+             <blkiotune><weight>{weight}</weight></blkiotune></domain></domstatus>"
+        )
+    };
+    tree.write("run/libvirt/qemu/web.xml", &state(1, "web", 500));
+    tree.write("run/libvirt/qemu/größe.xml", &state(2, "größe", 600));
+    let scope = r"machine.slice/machine-qemu\x2d1\x2dweb.scope";
+    let web = tree.resolve(scope, false).identity;
+    assert_eq!((web.kind, web.name.as_str()), (TenantKind::Domain, "web"));
+    let declared = web.declared.unwrap();
+    assert_eq!((declared.weight.get(), declared.converted()), (500, None));
+    for part in ["libvirt", "libvirt/emulator", "libvirt/vcpu0", "emulator"] {
+        let found = tree.resolve(&format!("{scope}/{part}"), true).identity;
+        let name = part.rsplit('/').next();
+        assert_eq!((found.name.as_str(), found.part.as_deref()), ("web", name));
+        assert_eq!(found.declared, None, "parts divide what the machine has");
+    }
+    // The cgroup's name has not all of the domain's.
+    let other = tree.resolve(r"machine.slice/machine-qemu\x2d2\x2dgra.scope", false);
+    assert_eq!(other.identity.name, "gra", "no such beginning");
+    let other = tree.resolve(r"machine.slice/machine-qemu\x2d2\x2dgre.scope", false);
+    assert_eq!(other.identity.name, "größe");
+    // Another machine had this name before.
+    let old = tree.resolve(r"machine.slice/machine-qemu\x2d7\x2dweb.scope", false);
+    assert_eq!((old.identity.declared, old.complete), (None, false));
+}
+
+#[test]
+fn a_units_weight_is_that_of_its_file_and_drop_ins_in_systemds_order() {
+    let tree = Tree::new();
+    let weight = |tree: &Tree, path: &str| {
+        let found = tree.resolve(path, false).identity;
+        found
+            .declared
+            .map(|d| (d.weight.get(), d.file.to_str().unwrap().to_owned()))
+    };
+    let service = |weight: u64| format!("[Service]\nIOWeight={weight}\n");
+    tree.write("usr/lib/systemd/system/a-b@.service", &service(1));
+    let path = "system.slice/system-a.slice/a-b@x.service";
+    assert_eq!(weight(&tree, path).unwrap().0, 1);
+    tree.write("etc/systemd/system/a-b@.service", &service(2));
+    assert_eq!(weight(&tree, path).unwrap().0, 2);
+    tree.write("usr/lib/systemd/system/service.d/10-a.conf", &service(3));
+    assert_eq!(weight(&tree, path).unwrap().0, 3);
+    tree.write(
+        "run/systemd/system/a-.service.d/20.conf",
+        "[Service]\nIOAccounting=yes\n",
+    );
+    tree.write("run/systemd/system/a-@x.service.d/20.conf", &service(4));
+    assert_eq!(weight(&tree, path).unwrap().0, 4);
+    // The same name in a directory that comes first hides it.
+    tree.write("etc/systemd/system/a-b@x.service.d/20.conf", "[Service]\n");
+    assert_eq!(weight(&tree, path).unwrap().0, 3);
+    tree.write(
+        "run/systemd/system.control/a-b@x.service.d/50-IOWeight.conf",
+        &service(700),
+    );
+    let file = "/run/systemd/system.control/a-b@x.service.d/50-IOWeight.conf".to_owned();
+    assert_eq!(weight(&tree, path), Some((700, file)));
+    // Not of a unit of the system's manager.
+    assert_eq!(
+        weight(
+            &tree,
+            "user.slice/user-1.slice/user@1.service/a-b@x.service"
+        ),
+        None
+    );
+    let delegated = tree.resolve(path, true).identity;
+    assert_eq!(
+        (delegated.kind, delegated.declared),
+        (TenantKind::Unit, None)
+    );
+    tree.write("run/systemd/transient/a.slice", "[Slice]\nIOWeight=50\n");
+    let slice = tree.resolve("a.slice", false).identity;
+    assert_eq!(
+        (slice.kind, slice.declared.unwrap().weight.get()),
+        (TenantKind::Slice, 50)
+    );
+}
+
+#[test]
+fn a_container_without_a_weight_of_its_own_has_that_of_its_scope() {
+    let tree = Tree::new();
+    tree.docker("system.slice/docker-ID.scope", "web", 0);
+    let path = format!("system.slice/docker-{ID}.scope");
+    assert_eq!(tree.resolve(&path, false).identity.declared, None);
+    let control = format!("run/systemd/system.control/docker-{ID}.scope.d/50-IOWeight.conf");
+    tree.write(&control, "[Scope]\nIOWeight=70\n");
+    let declared = tree.resolve(&path, false).identity.declared.unwrap();
+    assert_eq!(
+        (declared.weight.get(), declared.source),
+        (70, WeightSource::Unit)
+    );
+}
+
+/// A container that may make cgroups gives one the name of another container.
+#[test]
+fn nobody_takes_the_name_or_the_weight_of_another() {
+    let tree = Tree::new();
+    tree.docker("system.slice/docker-ID.scope", "web", 800);
+    tree.podman("machine.slice/libpod-ID.scope", "db", 800);
+    tree.bundle("default", OTHER, &format!("/default/{OTHER}"), "", 800);
+    tree.write(
+        "run/libvirt/qemu/web.xml",
+        "<domain id='1'><name>web</name></domain>",
+    );
+    for path in [
+        format!("system.slice/docker-{OTHER}.scope/docker-{ID}.scope"),
+        format!("system.slice/docker-{OTHER}.scope/docker/{ID}"),
+        format!("system.slice/docker-{OTHER}.scope/{ID}"),
+        format!("system.slice/docker-{OTHER}.scope/libpod-{ID}.scope"),
+        format!("system.slice/docker-{OTHER}.scope/libpod-{ID}.scope/container"),
+        format!("system.slice/docker-{OTHER}.scope/default/{OTHER}"),
+        format!(r"system.slice/docker-{OTHER}.scope/machine-qemu\x2d1\x2dweb.scope"),
+        format!(r"system.slice/docker-{OTHER}.scope/machine-qemu\x2d1\x2dweb.scope/emulator"),
+    ] {
+        let found = tree.resolve(&path, true).identity;
+        assert!(
+            ["web", "db"].iter().all(|name| found.name != *name),
+            "{path}: {found:?}"
+        );
+        assert_eq!(found.declared, None, "{path}");
+    }
+}
+
+#[test]
+fn a_rootless_container_has_the_name_that_its_users_files_say() {
+    let uid = rustix::process::geteuid().as_raw() + 1000;
+    let tree = Tree::new();
+    tree.write("etc/passwd", &format!("u:x:{uid}:{uid}::/home/u:/bin/sh\n"));
+    tree.podman("user.slice/libpod-ID.scope", "mine", 9000);
+    std::fs::create_dir_all(tree.path("home/u/.local/share/containers")).unwrap();
+    std::fs::rename(
+        tree.path("var/lib/containers/storage"),
+        tree.path("home/u/.local/share/containers/storage"),
+    )
+    .unwrap();
+    let slice = format!("user.slice/user-{uid}.slice");
+    let path = format!("{slice}/user@{uid}.service/user.slice/libpod-{ID}.scope");
+    let found = tree.resolve(&path, true).identity;
+    assert_eq!(
+        (found.kind, found.name.as_str()),
+        (
+            TenantKind::PodmanContainer,
+            format!("user-{uid}/mine").as_str()
+        )
+    );
+    assert_eq!(
+        found.declared.unwrap().weight.get(),
+        9000,
+        "among its siblings in there"
+    );
+    // Not where the container itself may make cgroups.
+    let inner = format!("{path}/container/user.slice/libpod-{ID}.scope");
+    let name = tree.resolve(&inner, true).identity.name;
+    assert!(!name.contains("mine"), "{name}");
+    // Nor with a home whose files are a third one's; only root can make one.
+    if rustix::process::geteuid().is_root() {
+        let list =
+            tree.path("home/u/.local/share/containers/storage/overlay-containers/containers.json");
+        std::os::unix::fs::chown(list, Some(uid + 1), None).unwrap();
+        let name = tree.resolve(&path, true).identity.name;
+        assert_eq!(name, format!("user-{uid}/{}", &ID[..12]));
+    }
+}
