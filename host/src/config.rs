@@ -26,6 +26,8 @@ pub struct Config {
     /// VMs that are not named here are looked for, too.
     #[serde(deserialize_with = "boolean")]
     pub discover: bool,
+    /// The control socket of `justitia cache serve`, which serves disks of VMs.
+    pub cache: PathBuf,
     /// VMs with something of their own.
     #[serde(rename = "vm")]
     pub vms: Vec<VmConfig>,
@@ -74,6 +76,7 @@ impl Default for Config {
             headroom: Headroom::Percent(HEADROOM),
             most: None,
             discover: true,
+            cache: crate::duplicates::default_cache(),
             vms: Vec::new(),
         }
     }

@@ -31,13 +31,14 @@ use crate::disks::disks;
 const LIMIT: Duration = Duration::from_secs(2);
 /// Directories below each other that are looked at.
 const MAX_DEPTH: usize = 64;
-/// Files with several names that are remembered.
-const MAX_LINKED: usize = 1 << 16;
+/// Files that are remembered, as they may be met again by another name or mount. After so many the walk ends.
+const MAX_FILES: usize = 1 << 17;
 
-/// A file system on a disk, or on a partition of one.
+/// A mount of a file system on a disk, or on a partition of one.
 #[derive(Debug, PartialEq, Eq)]
 struct Filesystem {
     mount: PathBuf,
+    id: DevId,
     /// Its device below `/dev`.
     device: PathBuf,
     /// The disk's place among those that are told.
@@ -47,7 +48,7 @@ struct Filesystem {
     size: u64,
 }
 
-/// The file systems whose blocks are those of a disk, and these disks: serial and size.
+/// The mounts of file systems whose blocks are those of a disk, and these disks: serial and size.
 struct Found {
     filesystems: Vec<Filesystem>,
     disks: Vec<(String, u64)>,
@@ -61,11 +62,14 @@ pub(super) fn cached(seed: u64, file: u64) -> Cached {
     let mut walk = Walk {
         sampler: Sampler::new(seed, names),
         until: Instant::now() + LIMIT,
-        linked: HashSet::new(),
+        seen: HashSet::new(),
         is_over: false,
     };
+    let mut devices = HashSet::new();
     for filesystem in &found.filesystems {
-        walk.device(filesystem);
+        if devices.insert(filesystem.id) {
+            walk.device(filesystem);
+        }
         walk.files(filesystem);
     }
     let whole = !walk.is_over;
@@ -79,13 +83,8 @@ fn find(sys: &Path, mounts: &[Mounted]) -> Found {
         disks: Vec::new(),
     };
     let mut told: Vec<(DevId, usize)> = Vec::new();
-    let mut seen = HashSet::new();
-    // A mount of the whole file system before one of a part.
-    let mut mounts: Vec<&Mounted> = mounts.iter().collect();
-    mounts.sort_by_key(|mount| mount.root != Path::new("/"));
     for mount in mounts {
-        let is_known = matches!(&*mount.kind, "ext2" | "ext3" | "ext4" | "xfs");
-        if !is_known || !seen.insert(mount.device) {
+        if !matches!(&*mount.kind, "ext2" | "ext3" | "ext4" | "xfs") {
             continue;
         }
         let Some(part) = part(sys, mount.device) else {
@@ -113,6 +112,7 @@ fn find(sys: &Path, mounts: &[Mounted]) -> Found {
         });
         found.filesystems.push(Filesystem {
             mount: mount.path.clone(),
+            id: mount.device,
             device: Path::new("/dev").join(&part.name),
             disk: at,
             start: part.start,
@@ -160,8 +160,8 @@ fn is_real(sys: &Path, name: &str) -> bool {
 struct Walk {
     sampler: Sampler,
     until: Instant,
-    /// Files with several names: inode and disk.
-    linked: HashSet<(u64, usize)>,
+    /// Files that were looked at: device and inode.
+    seen: HashSet<(DevId, u64)>,
     is_over: bool,
 }
 
@@ -221,13 +221,12 @@ impl Walk {
     }
 
     fn file(&mut self, of: &Filesystem, file: OwnedFd, stat: &rustix::fs::Stat) {
-        let is_new = stat.st_nlink < 2
-            || (self.linked.len() < MAX_LINKED && self.linked.insert((stat.st_ino, of.disk)));
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let is_cached = cachestat(&file, 0, 0).map_or(true, |stat| stat.cached > 0);
-        if !is_new || size == 0 || !is_cached {
+        if size == 0 || !is_cached || !self.seen.insert((of.id, stat.st_ino)) {
             return;
         }
+        self.is_over |= self.seen.len() > MAX_FILES;
         if let Ok(extents) = extents(&file) {
             self.pages(of, &File::from(file), size, &extents);
         }
@@ -380,6 +379,7 @@ mod tests {
         assert_eq!(
             told,
             [
+                ("/part", "/dev/vda1", 0, 2048 * 512),
                 ("/whole", "/dev/vda1", 0, 2048 * 512),
                 ("/second", "/dev/vda2", 0, 1_050_624 * 512),
                 ("/b", "/dev/vdb", 1, 0),
@@ -401,11 +401,12 @@ mod tests {
         let mut walk = Walk {
             sampler: Sampler::new(1, [("", u64::MAX)]),
             until: Instant::now() + Duration::from_secs(600),
-            linked: HashSet::new(),
+            seen: HashSet::new(),
             is_over: false,
         };
         let of = Filesystem {
             mount: dir.path().to_owned(),
+            id: DevId { major: 1, minor: 1 },
             device: PathBuf::from("/nonexistent"),
             disk: 0,
             start: 0,
