@@ -47,6 +47,7 @@ Beside QEMU:
   most = \"48GiB\"            # what all VMs together may hold, if less than the rest
   discover = true           # false: only the VMs below
   cache = \"/run/justitia/cache.sock\"   # control socket of `justitia cache serve`, for `justitia host duplicates`
+  metrics = \"127.0.0.1:9743\"            # OpenMetrics, at /metrics; nowhere without
   [[vm]]
   name = \"web\"              # as -name says it
   weight = 300              # else io.weight of its cgroup

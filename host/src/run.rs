@@ -108,6 +108,11 @@ pub fn run(options: Options) -> Result<(), RunError> {
     let listen = |name| Socket::listen(&options.directory, name);
     let socket = listen(status::SOCKET).map_err(io("the status socket"))?;
     let for_duplicates = listen(duplicates::SOCKET).map_err(io("the socket for duplicates"))?;
+    let metrics = options.config.metrics.map(|address| {
+        crate::metrics::serve(address, &options.directory)
+            .map_err(io(&format!("metrics on {address}")))
+    });
+    let _metrics = metrics.transpose()?;
     let stop = stop_signals().map_err(io("signals"))?;
     let mut daemon = Daemon {
         common: Common {

@@ -345,3 +345,27 @@ fn what_a_vm_and_its_guest_cache_both_is_looked_at() {
         assert_eq!((blocks(vm.disks[0].host), vm.disks[0].share), (1000, None));
     }
 }
+
+#[test]
+fn metrics_are_served_where_they_are_configured() {
+    use std::io::{Read as _, Write as _};
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("served", None);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let config = format!("metrics = \"{address}\"\n") + &vm("served", directory.path(), &[]);
+    let daemon = Daemon::start(directory.path(), &config, true);
+    wait_until("the VM is found", || daemon.vm("served").is_some());
+    let mut page = String::new();
+    wait_until("the page has the VM", || {
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        write!(client, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        page.clear();
+        client.read_to_string(&mut page).unwrap();
+        page.contains(&format!(
+            "justitia_host_vm_resident_bytes{{vm=\"{}\"}}",
+            own("served")
+        ))
+    });
+}
