@@ -1,5 +1,7 @@
 //! `justitia host …`: memory between virtual machines.
 
+mod duplicates;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,7 +13,7 @@ use justitia_host::channel::{Agent, Wrong};
 use justitia_host::config::Config;
 use justitia_host::journal::{DEFAULT_DIRECTORY, Outcome};
 use justitia_host::run::{Options, reset, run};
-use justitia_host::status::{Status, VmStatus, ask};
+use justitia_host::status::{Status, VmStatus, ask, ask_duplicates};
 use justitia_view::table::{Column, table};
 
 /// On a host of virtual machines: move memory between them, by weight and use.
@@ -44,6 +46,8 @@ Beside QEMU:
   headroom = \"10%\"          # of the host's memory, or a size: what is to stay available
   most = \"48GiB\"            # what all VMs together may hold, if less than the rest
   discover = true           # false: only the VMs below
+  cache = \"/run/justitia/cache.sock\"   # control socket of `justitia cache serve`, for `justitia host duplicates`
+  metrics = \"127.0.0.1:9743\"            # OpenMetrics, at /metrics; nowhere without
   [[vm]]
   name = \"web\"              # as -name says it
   weight = 300              # else io.weight of its cgroup
@@ -56,6 +60,7 @@ enum Command {
     Run(Run),
     Status(Show),
     Explain(Explain),
+    Duplicates(Duplicates),
     Reset(Reset),
 }
 
@@ -108,6 +113,27 @@ struct Explain {
     directory: Directory,
 }
 
+/// Show what of the virtual machines' images guest and host cache both.
+///
+/// HOST is what the host has of an image in its page cache (or in the memory of `justitia cache serve`, for a disk that it
+/// serves), GUEST what the guest caches of that disk, as its agent says, BOTH what both do: memory that is spent twice. SHARE is
+/// BOTH of all that either caches. BOTH is an estimate from a sample of blocks.
+///
+/// Guests are asked and images looked at when this is called, at most every 5 s, by `justitia host run`, with or without
+/// --observe. Only raw images are compared: of others the host does not know where a block of the disk is. A guest tells of ext4
+/// and XFS on disks and partitions.
+///
+/// To cache once: cache=none (the guest alone caches), [unmapped] max_ratio in the guest (mostly the host), or `justitia cache
+/// serve` in mode "exclusive".
+#[derive(Args)]
+struct Duplicates {
+    /// As JSON, with all fields
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    directory: Directory,
+}
+
 /// Restore the balloons that a killed `justitia host run` has left.
 #[derive(Args)]
 struct Reset {
@@ -131,6 +157,16 @@ pub(crate) fn host(args: &Host) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Explain(args) => explain(args),
+        Command::Duplicates(args) => {
+            let found = ask_duplicates(&args.directory.directory)
+                .map_err(|error| no_daemon(&args.directory.directory, &error))?;
+            if args.json {
+                out::line(out::json(&found)?);
+            } else {
+                out::print(duplicates::text(&found));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Reset(args) => restore(args),
     }
 }
@@ -148,13 +184,15 @@ fn start(args: &Run) -> anyhow::Result<ExitCode> {
 }
 
 fn asked(directory: &Path) -> anyhow::Result<Status> {
-    ask(directory).map_err(|error| {
-        anyhow::anyhow!(
-            "no `justitia host run` answers in {} ({error}): start one (as root: `sudo justitia host run --observe` changes \
-             nothing)",
-            directory.display()
-        )
-    })
+    ask(directory).map_err(|error| no_daemon(directory, &error))
+}
+
+fn no_daemon(directory: &Path, error: &std::io::Error) -> anyhow::Error {
+    anyhow::anyhow!(
+        "no `justitia host run` answers in {} ({error}): start one (as root: `sudo justitia host run --observe` changes \
+         nothing)",
+        directory.display()
+    )
 }
 
 fn explain(args: &Explain) -> anyhow::Result<ExitCode> {

@@ -4,14 +4,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use justitia_memory_protocol::{Answer, Body, Lines, Reclaimed, Request, State, encode};
+use justitia_memory_protocol::{Answer, Body, Cached, Lines, Reclaimed, Request, State, encode};
 use serde::{Deserialize, Serialize};
 
 /// The guest is silent if it has answered nothing for so long, milliseconds. Under its own load it may be late.
 const SILENT_MS: u64 = 10_000;
 /// How often it is asked for its state, milliseconds. It makes one a second.
 const ASK_EVERY_MS: u64 = 1000;
-/// More lines in a second are a flood: two kinds of requests are answered at most once a second.
+/// More lines in a second are a flood: three kinds of requests are answered at most once a second.
 const MAX_LINES: u64 = 32;
 /// The most that is read of the channel in a second, bytes: so many lines of the greatest length.
 const MAX_BYTES: u64 = 128 << 10;
@@ -61,6 +61,10 @@ pub struct Channel {
     asked_state: Option<(u64, u64)>,
     /// The request to reclaim: its id, bytes, and until when it is waited for.
     asked_reclaim: Option<(u64, u64, u64)>,
+    /// The request for what it caches: its id, and until when it is waited for.
+    asked_cached: Option<(u64, u64)>,
+    /// What came of that, or why nothing did.
+    cached: Option<Result<Cached, String>>,
     last_ask: Option<u64>,
     last_answer: u64,
     state: Option<(u64, State)>,
@@ -84,6 +88,8 @@ impl Channel {
             next_id: first_id,
             asked_state: None,
             asked_reclaim: None,
+            asked_cached: None,
+            cached: None,
             last_ask: None,
             last_answer: now,
             state: None,
@@ -135,6 +141,10 @@ impl Channel {
         if self.asked_reclaim.is_some_and(|(.., until)| until < now) {
             self.asked_reclaim = None;
         }
+        if self.asked_cached.is_some_and(|(_, until)| until < now) {
+            self.asked_cached = None;
+            self.cached = Some(Err("its agent has not answered within 10 s".to_owned()));
+        }
         let due = self.last_ask.is_none_or(|at| at + ASK_EVERY_MS <= now);
         if due && self.asked_state.is_none() && now >= self.ignored_until {
             let id = self.id();
@@ -165,6 +175,28 @@ impl Channel {
             self.asked_reclaim = Some((id, bytes, now + SILENT_MS));
         }
         Ok(sent)
+    }
+
+    /// Asks which blocks it caches. Says whether it was asked: not while another such request is not answered.
+    ///
+    /// # Errors
+    /// If the channel is closed.
+    pub fn ask_cached(&mut self, now: u64, seed: u64) -> std::io::Result<bool> {
+        if self.asked_cached.is_some() || self.agent(now) != Agent::Answers {
+            return Ok(false);
+        }
+        let id = self.id();
+        let sent = self.send(&Request::Cached { id, seed })?;
+        if sent {
+            self.cached = None;
+            self.asked_cached = Some((id, now + SILENT_MS));
+        }
+        Ok(sent)
+    }
+
+    /// What came of [`Channel::ask_cached`], once: which blocks it caches, or why it does not say.
+    pub fn take_cached(&mut self) -> Option<Result<Cached, String>> {
+        self.cached.take()
     }
 
     const fn id(&mut self) -> u64 {
@@ -232,6 +264,7 @@ impl Channel {
         };
         let to_state = self.asked_state.is_some_and(|(id, _)| id == answer.id);
         let to_reclaim = self.asked_reclaim.filter(|(id, ..)| *id == answer.id);
+        let to_cached = self.asked_cached.is_some_and(|(id, _)| id == answer.id);
         match answer.body {
             Body::State(state) if to_state => {
                 self.asked_state = None;
@@ -253,6 +286,18 @@ impl Channel {
                     bytes: reclaimed.bytes.min(most),
                     ..reclaimed
                 })
+            }
+            Body::Cached(cached) if to_cached => {
+                self.asked_cached = None;
+                self.last_answer = now;
+                self.cached = Some(Ok(cached));
+                None
+            }
+            Body::Error(text) if to_cached => {
+                self.wrong.errors += 1;
+                self.asked_cached = None;
+                self.cached = Some(Err(format!("its agent answers: {text}")));
+                None
             }
             Body::Error(_) if to_state || to_reclaim.is_some() => {
                 self.wrong.errors += 1;

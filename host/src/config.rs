@@ -1,5 +1,6 @@
 //! The configuration: none is needed.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use justitia_api::size;
@@ -26,6 +27,11 @@ pub struct Config {
     /// VMs that are not named here are looked for, too.
     #[serde(deserialize_with = "boolean")]
     pub discover: bool,
+    /// The control socket of `justitia cache serve`, which serves disks of VMs.
+    pub cache: PathBuf,
+    /// Where metrics are served: `127.0.0.1` or `::1`, and a port. Nowhere without.
+    #[serde(deserialize_with = "metrics")]
+    pub metrics: Option<SocketAddr>,
     /// VMs with something of their own.
     #[serde(rename = "vm")]
     pub vms: Vec<VmConfig>,
@@ -74,6 +80,8 @@ impl Default for Config {
             headroom: Headroom::Percent(HEADROOM),
             most: None,
             discover: true,
+            cache: crate::duplicates::default_cache(),
+            metrics: None,
             vms: Vec::new(),
         }
     }
@@ -145,6 +153,17 @@ fn most<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     })
 }
 
+fn metrics<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+    expect(
+        from,
+        "a loopback address with a port such as \"127.0.0.1:9743\"",
+        |value| {
+            let address: SocketAddr = value.as_str()?.parse().ok()?;
+            address.ip().is_loopback().then_some(Some(address))
+        },
+    )
+}
+
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     Size::deserialize(from).map(|size| size.0)
 }
@@ -164,6 +183,9 @@ mod tests {
         assert_eq!(config.headroom, Headroom::Bytes(2 << 30));
         assert_eq!(config.vms[0].weight, Weight::try_from(300).ok());
         assert_eq!(config.vms[0].min, 512 << 20);
+        let served = parse("cache = \"/run/c\"\nmetrics = \"[::1]:9743\"\n").unwrap();
+        assert_eq!(served.cache, Path::new("/run/c"));
+        assert_eq!(served.metrics, "[::1]:9743".parse().ok());
         assert_eq!(parse("").unwrap(), Config::default());
         assert_eq!(Headroom::Percent(10).of(1000), 100);
     }
@@ -173,6 +195,8 @@ mod tests {
         for (text, expected) in [
             ("headroom = \"95%\"", "expected 1% to 90%"),
             ("headroom = \"much\"", "found string \"much\""),
+            ("metrics = \"0.0.0.0:9743\"", "expected a loopback address"),
+            ("metrics = 9743", "host.toml:1: expected a loopback"),
             ("most = \"10%\"", "host.toml:1: expected a size"),
             (
                 "[[vm]]\nname = \"a\"\nweight = 0",

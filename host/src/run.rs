@@ -18,10 +18,11 @@ use sd_notify::NotifyState;
 use crate::channel::Agent;
 use crate::config::Config;
 use crate::discover::{self, Found, Process};
+use crate::duplicates::{self, Duplicates};
 use crate::journal::{Journal, JournalError, MAX_VMS, Outcome};
 use crate::law::{Balloon, Decision, Host, Law, Order, Place, Plan, Report, Vm as LawVm, Why};
-use crate::status::{Socket, Status, Told, VmStatus};
-use crate::vm::{Common, Seen, Vm, lock};
+use crate::status::{self, DUPLICATES_TIMEOUT, Socket, Status, Told, VmStatus};
+use crate::vm::{Common, Seen, Vm, Wanted, lock};
 
 /// How often is decided.
 const TICK: Duration = Duration::from_millis(250);
@@ -107,13 +108,21 @@ pub fn run(options: Options) -> Result<(), RunError> {
         let what = what.to_owned();
         move |source| RunError::Io { what, source }
     };
-    let socket = Socket::listen(&options.directory).map_err(io("the status socket"))?;
+    let listen = |name| Socket::listen(&options.directory, name);
+    let socket = listen(status::SOCKET).map_err(io("the status socket"))?;
+    let for_duplicates = listen(duplicates::SOCKET).map_err(io("the socket for duplicates"))?;
+    let metrics = options.config.metrics.map(|address| {
+        crate::metrics::serve(address, &options.directory)
+            .map_err(io(&format!("metrics on {address}")))
+    });
+    let _metrics = metrics.transpose()?;
     let signals = Signals::new().map_err(io("signals"))?;
     let mut daemon = Daemon {
         common: Common {
             journal: Arc::new(Mutex::new(journal)),
             clock: Instant::now(),
             observe: options.observe,
+            cache: options.config.cache.clone(),
         },
         options,
         law: Law::default(),
@@ -129,7 +138,11 @@ pub fn run(options: Options) -> Result<(), RunError> {
         if let Err(error) = daemon.tick() {
             break Err(error);
         }
-        socket.answer(|| daemon.status());
+        socket.answer(|| {
+            let status = daemon.status();
+            move || status
+        });
+        for_duplicates.answer(|| daemon.duplicates());
         let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         match signals.wait(TICK.saturating_sub(begun.elapsed())) {
             Some(Signal::Stop) => break Ok(()),
@@ -312,6 +325,9 @@ impl Daemon {
                 for process in left {
                     self.leave(process);
                 }
+                if config.metrics != self.options.config.metrics {
+                    tracing::warn!("metrics stay where they are served until a restart");
+                }
                 self.options.config = config;
                 self.discovered = None;
                 tracing::info!("the configuration was read again");
@@ -397,6 +413,29 @@ impl Daemon {
                 return Err(RunError::NotRestored(failed));
             }
             std::thread::sleep(TICK);
+        }
+    }
+
+    /// Has all VMs look at what they and their guests cache both; what waits for that.
+    fn duplicates(&self) -> impl FnOnce() -> Duplicates + use<> {
+        let (clock, now) = (self.common.clock, self.common.now());
+        let vms = self.vms.values();
+        let wanted: Vec<Wanted> = vms.map(|managed| managed.vm.want_duplicates(now)).collect();
+        move || {
+            let until = Instant::now() + DUPLICATES_TIMEOUT;
+            let found = |of: &Wanted| {
+                loop {
+                    let now = u64::try_from(clock.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    match of.get(now) {
+                        Some(found) => return found,
+                        None if Instant::now() > until => return of.missing(),
+                        None => std::thread::sleep(Duration::from_millis(50)),
+                    }
+                }
+            };
+            Duplicates {
+                vms: wanted.iter().map(found).collect(),
+            }
         }
     }
 

@@ -6,9 +6,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::channel::{Agent, Wrong};
+use crate::duplicates::{self, Duplicates};
 
 /// The name of the socket in the directory of the journal.
 pub const SOCKET: &str = "status.sock";
@@ -16,6 +18,8 @@ pub const SOCKET: &str = "status.sock";
 const MAX_ANSWER: u64 = 4 << 20;
 /// A client that does not read is cut off; a daemon that does not answer is given up.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// VMs of which it is not known by then what they and their guests cache are told without.
+pub(crate) const DUPLICATES_TIMEOUT: Duration = Duration::from_secs(20);
 /// Clients that are answered at one turn.
 const MAX_CLIENTS: usize = 8;
 
@@ -112,8 +116,8 @@ impl Socket {
     ///
     /// # Errors
     /// If it cannot listen.
-    pub fn listen(directory: &Path) -> std::io::Result<Self> {
-        let path = directory.join(SOCKET);
+    pub fn listen(directory: &Path, name: &str) -> std::io::Result<Self> {
+        let path = directory.join(name);
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
             _ => {}
@@ -125,14 +129,17 @@ impl Socket {
         Ok(Self { listener, path })
     }
 
-    /// Answers who waits.
-    pub fn answer(&self, status: impl Fn() -> Status) {
+    /// Answers who waits. What `document` makes is made in a thread of its own: it may take its time.
+    pub fn answer<T: Serialize, M: FnOnce() -> T + Send + 'static>(
+        &self,
+        document: impl Fn() -> M,
+    ) {
         for _ in 0..MAX_CLIENTS {
             let Ok((client, _)) = self.listener.accept() else {
                 return;
             };
-            let text = serde_json::to_vec(&status()).unwrap_or_default();
-            let tell = move || tell(client, &text);
+            let make = document();
+            let tell = move || tell(client, &serde_json::to_vec(&make()).unwrap_or_default());
             let thread = std::thread::Builder::new().name("status-client".into());
             let _ = thread.spawn(tell);
         }
@@ -151,13 +158,29 @@ fn tell(mut client: UnixStream, text: &[u8]) {
     let _ = client.write_all(text);
 }
 
-/// Asks the daemon whose directory this is.
+/// Asks the daemon whose directory this is for its status.
 ///
 /// # Errors
 /// If none runs, or its answer is not understood.
 pub fn ask(directory: &Path) -> std::io::Result<Status> {
-    let client = UnixStream::connect(directory.join(SOCKET))?;
-    client.set_read_timeout(Some(TIMEOUT))?;
+    ask_for(directory, SOCKET, TIMEOUT)
+}
+
+/// Asks the daemon whose directory this is what guests and host cache both: it looks first, and its guests do.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_duplicates(directory: &Path) -> std::io::Result<Duplicates> {
+    ask_for(directory, duplicates::SOCKET, 2 * DUPLICATES_TIMEOUT)
+}
+
+fn ask_for<T: DeserializeOwned>(
+    directory: &Path,
+    socket: &str,
+    timeout: Duration,
+) -> std::io::Result<T> {
+    let client = UnixStream::connect(directory.join(socket))?;
+    client.set_read_timeout(Some(timeout))?;
     let mut text = Vec::new();
     client.take(MAX_ANSWER).read_to_end(&mut text)?;
     serde_json::from_slice(&text).map_err(std::io::Error::other)

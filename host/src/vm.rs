@@ -1,15 +1,19 @@
 //! One VM: a thread that looks at it, asks its agent, and sets its balloon. A VM that hangs holds up nothing but its thread.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use justitia_memory_protocol::State;
+use justitia_api::escape::plain;
+use justitia_memory_protocol::{Cached, State};
 
 use crate::channel::{Agent, Channel, Wrong};
 use crate::discover::{Found, own, resident, runs};
+use crate::duplicates::{VmDuplicates, look};
 use crate::journal::Journal;
 use crate::law::{Order, WITHIN_MS};
 use crate::monitor::{BalloonState, Monitor, MonitorError};
@@ -23,6 +27,8 @@ const LOOK_SELDOM_MS: u64 = 10_000;
 const RETRY_MS: u64 = 5000;
 /// How often is looked what QEMU holds itself, milliseconds: the kernel walks its page tables for that.
 const OWN_MS: u64 = 30_000;
+/// What guest and host cache both is looked at so often at most, milliseconds.
+const DUPLICATES_MS: u64 = 5000;
 /// The balloon's statistics are made so often while they are needed, seconds.
 const STATISTICS_EVERY: u64 = 1;
 
@@ -44,6 +50,8 @@ pub(crate) struct Seen {
     pub(crate) report: Option<(u64, State)>,
     pub(crate) agent: Option<Agent>,
     pub(crate) wrong: Wrong,
+    /// What it and its guest cache both, and when that was looked at.
+    pub(crate) duplicates: Option<(u64, VmDuplicates)>,
     /// Answers to requests that the law does not know yet: bytes.
     pub(crate) answers: Vec<u64>,
 }
@@ -56,6 +64,8 @@ pub(crate) struct Vm {
     orders: SyncSender<Order>,
     /// Statistics are needed: its agent does not heed, or it has none.
     look: Arc<AtomicBool>,
+    /// When somebody asked last what it and its guest cache both; 0: nobody.
+    want: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -66,6 +76,8 @@ pub(crate) struct Common {
     pub(crate) journal: Arc<Mutex<Journal>>,
     pub(crate) clock: Instant,
     pub(crate) observe: bool,
+    /// The control socket of `justitia cache serve`.
+    pub(crate) cache: PathBuf,
 }
 
 impl Common {
@@ -91,7 +103,7 @@ impl Vm {
             resident: resident(found.process.pid).unwrap_or(0),
             ..Seen::default()
         }));
-        let (look, stop) = (Arc::default(), Arc::default());
+        let (look, stop, want) = (Arc::default(), Arc::default(), Arc::default());
         let worker = Worker {
             monitor: match &found.qmp {
                 Some(path) => Some(Monitor::Socket(path.clone())),
@@ -101,6 +113,7 @@ impl Vm {
             common,
             seen: Arc::clone(&seen),
             look: Arc::clone(&look),
+            want: Arc::clone(&want),
             stop: Arc::clone(&stop),
             channel: None,
             next_id: 0,
@@ -116,6 +129,7 @@ impl Vm {
             seen,
             orders,
             look,
+            want,
             stop,
             thread: Some(thread),
         })
@@ -130,6 +144,17 @@ impl Vm {
         self.look.store(needed, Ordering::Relaxed);
     }
 
+    /// Has it looked at what it and its guest cache both, if nobody did for some seconds; where that will be found.
+    pub(crate) fn want_duplicates(&self, now: u64) -> Wanted {
+        self.want.store(now.max(1), Ordering::Relaxed);
+        Wanted {
+            name: plain(&self.found.name),
+            pid: self.found.process.pid,
+            seen: Arc::clone(&self.seen),
+            fresh: now.saturating_sub(DUPLICATES_MS),
+        }
+    }
+
     /// Has an order carried out, if the thread is not busy with others.
     pub(crate) fn order(&self, order: Order) {
         let _ = self.orders.try_send(order);
@@ -138,6 +163,43 @@ impl Vm {
     /// Asks the thread to end.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a VM and its guest cache both, as soon as it was looked at.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    name: String,
+    pid: u32,
+    seen: Arc<Mutex<Seen>>,
+    /// From when on it is new enough.
+    fresh: u64,
+}
+
+impl Wanted {
+    /// It, if it is there; the VM has gone, if it never will be.
+    pub(crate) fn get(&self, now: u64) -> Option<VmDuplicates> {
+        let seen = lock(&self.seen);
+        let (at, found) = seen
+            .duplicates
+            .as_ref()
+            .filter(|(at, _)| *at >= self.fresh)?;
+        Some(VmDuplicates {
+            name: self.name.clone(),
+            pid: self.pid,
+            age_ms: now.saturating_sub(*at),
+            ..found.clone()
+        })
+    }
+
+    /// What there is to say without.
+    pub(crate) fn missing(&self) -> VmDuplicates {
+        VmDuplicates {
+            name: self.name.clone(),
+            pid: self.pid,
+            why: Some("it was not looked at in time".to_owned()),
+            ..VmDuplicates::default()
+        }
     }
 }
 
@@ -156,6 +218,7 @@ struct Worker {
     monitor: Option<Monitor>,
     seen: Arc<Mutex<Seen>>,
     look: Arc<AtomicBool>,
+    want: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     channel: Option<Channel>,
     next_id: u64,
@@ -185,6 +248,7 @@ impl Worker {
             }
             self.listen();
             self.look_at_balloon();
+            self.look_at_duplicates();
             match orders.recv_timeout(TURN) {
                 Ok(order) => self.carry_out(order),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -263,6 +327,38 @@ impl Worker {
                 seen.monitor_error = Some(error);
             }
         }
+    }
+
+    /// Asks the guest what it caches, if somebody wants to know, and looks what of that the host does.
+    fn look_at_duplicates(&mut self) {
+        let now = self.common.now();
+        let last = lock(&self.seen).duplicates.as_ref().map(|(at, _)| *at);
+        let want = self.want.load(Ordering::Relaxed);
+        if want == 0 || last.is_some_and(|at| want < at + DUPLICATES_MS) {
+            return;
+        }
+        let told = match &mut self.channel {
+            Some(channel) if channel.agent(now) == Agent::Answers => {
+                let told = channel.take_cached();
+                if told.is_none() {
+                    let seed = RandomState::new().build_hasher().finish();
+                    let _ = channel.ask_cached(now, seed);
+                    return;
+                }
+                told
+            }
+            _ => None,
+        };
+        let told = told.unwrap_or_else(|| Err("no agent of its guest answers".to_owned()));
+        let guest = told.as_ref().ok();
+        let found = VmDuplicates {
+            guest_file: guest.map(Cached::file),
+            guest_is_whole: guest.is_some_and(Cached::is_whole),
+            why: told.as_ref().err().cloned(),
+            disks: look(self.found.process.pid, guest, &self.common.cache),
+            ..VmDuplicates::default()
+        };
+        lock(&self.seen).duplicates = Some((now, found));
     }
 
     fn balloon(&self, monitor: &Monitor, needed: bool) -> Result<BalloonState, MonitorError> {

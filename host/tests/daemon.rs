@@ -14,7 +14,9 @@ use justitia_host::journal::Outcome;
 use justitia_host::monitor::{Monitor, MonitorError};
 use justitia_host::run::{Options, reset, run};
 
-use daemon::peers::{Daemon, MIB, Manner, Qemu, RAM, agent, monitor, own, wait_until};
+use daemon::peers::{
+    CACHED, DISK, Daemon, MIB, Manner, Qemu, RAM, agent, monitor, own, wait_until,
+};
 
 /// More than any host has: each VM holds more than it is entitled to.
 const SHORT: &str = "headroom = \"1000TiB\"\n";
@@ -313,4 +315,85 @@ fn a_qemu_that_dies_is_forgotten() {
     // Nobody sets the balloon of what may be another VM by now.
     assert_eq!(balloon.lock().unwrap().actual, left);
     assert!(!daemon.directory.join("balloons").exists());
+}
+
+#[test]
+fn what_a_vm_and_its_guest_cache_both_is_looked_at() {
+    use std::os::unix::fs::FileExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = String::new();
+    let mut vms = Vec::new();
+    for (name, manner) in [
+        ("both", Some(Manner::Honest)),
+        ("none", None),
+        ("dumb", Some(Manner::Silent)),
+    ] {
+        let image = directory.path().join(format!("{name}.img"));
+        let file = std::fs::File::create(&image).unwrap();
+        file.set_len(DISK).unwrap();
+        file.write_all_at(&vec![1; 1000 * 4096], 0).unwrap();
+        let drive = format!("if=none,id=d,format=raw,file={}", image.display());
+        vms.push(Qemu::start_with(name, &["-drive", &drive]));
+        let mut keys = Vec::new();
+        if let Some(manner) = manner {
+            agent(&directory.path().join(format!("{name}.channel")), manner);
+            keys.push("channel");
+        }
+        config += &vm(name, directory.path(), &keys);
+    }
+    let daemon = Daemon::start(directory.path(), &config, true);
+    wait_until("the agent answers", || {
+        daemon
+            .vm("both")
+            .is_some_and(|vm| vm.agent == Agent::Answers)
+    });
+    let mut found = None;
+    // Nobody looks twice within seconds.
+    wait_until("it was looked at", || {
+        found = daemon.duplicates("both").filter(|vm| vm.why.is_none());
+        found.is_some()
+    });
+    let both = found.unwrap();
+    assert!(
+        both.guest_is_whole && both.guest_file == Some(DISK),
+        "{both:?}"
+    );
+    let disk = &both.disks[0];
+    assert!(disk.image.ends_with("both.img"), "{disk:?}");
+    let blocks = |bytes: Option<u64>| bytes.unwrap() / 4096;
+    assert_eq!(blocks(disk.host), 1000);
+    assert_eq!(blocks(disk.guest), CACHED.end - CACHED.start);
+    assert!(blocks(disk.both).abs_diff(500) < 120, "{disk:?}");
+    assert!((disk.share.unwrap() - 1.0 / 3.0).abs() < 0.12, "{disk:?}");
+    let again = daemon.duplicates("both").unwrap();
+    assert!(again.age_ms < 60_000 && again.disks.len() == 1, "{again:?}");
+    for name in ["none", "dumb"] {
+        let vm = daemon.duplicates(name).unwrap();
+        assert!(vm.why.unwrap().contains("no agent"), "{name}");
+        assert_eq!((blocks(vm.disks[0].host), vm.disks[0].share), (1000, None));
+    }
+}
+
+#[test]
+fn metrics_are_served_where_they_are_configured() {
+    use std::io::{Read as _, Write as _};
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("served", None);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let config = format!("metrics = \"{address}\"\n") + &vm("served", directory.path(), &[]);
+    let daemon = Daemon::start(directory.path(), &config, true);
+    wait_until("the VM is found", || daemon.vm("served").is_some());
+    let mut page = String::new();
+    wait_until("the page has the VM", || {
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        write!(client, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        page.clear();
+        client.read_to_string(&mut page).unwrap();
+        page.contains(&format!(
+            "justitia_host_vm_resident_bytes{{vm=\"{}\"}}",
+            own("served")
+        ))
+    });
 }

@@ -4,7 +4,7 @@
 //!   another cgroup has taken over is never mistaken for the old one.
 //! * [`knob`], [`reclaim`](cgroup::Cgroup::reclaim), [`attach_process`](cgroup::Cgroup::attach_process) and [`lru_gen`]:
 //!   the only writes.
-//! * [`mod@file`]: a file by its inode number, and its part of the page cache.
+//! * [`mod@file`] and [`mod@extents`]: a file by its inode number, its part of the page cache, and where it lies.
 //! * [`proc`](mod@proc): `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
 //! * [`block`] and [`io`]: schedulers, io.cost, `io.stat` and weights.
 //! * [`probes`]: what applications read and write, counted by eBPF.
@@ -22,6 +22,7 @@ pub mod block;
 pub mod capabilities;
 pub mod cgroup;
 pub mod error;
+pub mod extents;
 pub mod file;
 pub mod io;
 pub mod knob;

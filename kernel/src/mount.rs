@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::buffer::read_path;
 use crate::error::Result;
+use crate::io::DevId;
 use crate::parse;
 
 /// A cgroup v2 mount.
@@ -78,6 +79,39 @@ pub(crate) fn mounts_of(device: (u32, u32)) -> Result<Vec<PathBuf>> {
             .filter_map(|(_, line)| mount_on(line, device))
             .collect()
     })
+}
+
+/// A mounted file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Its device, as `st_dev` has it.
+    pub device: DevId,
+    /// The directory in it that is mounted.
+    pub root: PathBuf,
+    /// Where it is mounted.
+    pub path: PathBuf,
+    /// Its type, such as `ext4`.
+    pub kind: String,
+}
+
+/// The mounts in a table (`/proc/self/mountinfo`).
+#[must_use]
+pub fn mounted(mountinfo: &[u8]) -> Vec<Mounted> {
+    parse::lines(mountinfo)
+        .filter_map(|(_, line)| {
+            let mut words = parse::words(line).skip(2);
+            let device = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+            let root = PathBuf::from(unescape(words.next()?));
+            let path = PathBuf::from(unescape(words.next()?));
+            let kind = words.skip_while(|word| *word != b"-").nth(1)?;
+            Some(Mounted {
+                device,
+                root,
+                path,
+                kind: String::from_utf8_lossy(kind).into_owned(),
+            })
+        })
+        .collect()
 }
 
 fn mount_on(line: &[u8], (major, minor): (u32, u32)) -> Option<PathBuf> {
@@ -168,6 +202,20 @@ mod tests {
         assert_eq!(mount_on(line, (98, 0)), Some(PathBuf::from("/mnt/a b")));
         assert_eq!(mount_on(line, (98, 1)), None);
         assert_eq!(mount_on(b"36 35 98:0", (98, 0)), None);
+    }
+
+    #[test]
+    fn mounts_have_their_device_and_type() {
+        let table = b"1 0 254:1 /sub /mnt/a\\040b rw shared:3 - ext4 /dev/vda1 rw\nnonsense\n2 0 0:5 / / rw - tmpfs x rw\n";
+        let found = mounted(table);
+        assert_eq!(found.len(), 2);
+        let (major, minor) = (254, 1);
+        assert_eq!(found[0].device, DevId { major, minor });
+        assert_eq!(found[0].path, Path::new("/mnt/a b"));
+        assert_eq!(
+            (found[0].root.as_path(), &*found[0].kind),
+            (Path::new("/sub"), "ext4")
+        );
     }
 
     #[test]

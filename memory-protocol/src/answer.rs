@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cached::Cached;
 use crate::state::State;
 use crate::text::{ErrorText, Malformed, read};
 
@@ -24,6 +25,8 @@ pub enum Body {
     State(State),
     /// To [`crate::Request::Reclaim`].
     Reclaimed(Reclaimed),
+    /// To [`crate::Request::Cached`].
+    Cached(Cached),
     /// The request was not understood, or could not be done.
     Error(ErrorText),
 }
@@ -62,6 +65,7 @@ struct Fields {
     id: u64,
     state: Option<State>,
     reclaimed: Option<Reclaimed>,
+    cached: Option<Cached>,
     error: Option<ErrorText>,
 }
 
@@ -69,11 +73,15 @@ impl TryFrom<Fields> for Answer {
     type Error = &'static str;
 
     fn try_from(fields: Fields) -> Result<Self, Self::Error> {
-        let body = match (fields.state, fields.reclaimed, fields.error) {
-            (Some(state), None, None) => Body::State(state),
-            (None, Some(reclaimed), None) => Body::Reclaimed(reclaimed),
-            (None, None, Some(error)) => Body::Error(error),
-            _ => return Err("expected one of state, reclaimed and error"),
+        let bodies = [
+            fields.state.map(Body::State),
+            fields.reclaimed.map(Body::Reclaimed),
+            fields.cached.map(Body::Cached),
+            fields.error.map(Body::Error),
+        ];
+        let mut said = bodies.into_iter().flatten();
+        let (Some(body), None) = (said.next(), said.next()) else {
+            return Err("expected one of state, reclaimed, cached and error");
         };
         Ok(Self {
             id: fields.id,

@@ -7,7 +7,9 @@
 //! guest -> host   {"id":7,"state":{"total":402653184, ...}}
 //! host -> guest   {"request":"reclaim","id":8,"bytes":67108864,"within_ms":2000}
 //! guest -> host   {"id":8,"reclaimed":{"bytes":67108864,"free":120586240}}
-//! guest -> host   {"id":9,"error":"..."}
+//! host -> guest   {"request":"cached","id":9,"seed":7}
+//! guest -> host   {"id":9,"cached":{"seed":7,"shift":5,"file":62914560,"whole":true,"disks":[{"serial":"root", ...}]}}
+//! guest -> host   {"id":10,"error":"..."}
 //! ```
 //!
 //! Both sides are untrusted here. Nothing does I/O, knows the time or panics; lines are at most [`MAX_LINE`] bytes long, and
@@ -19,6 +21,7 @@
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 mod answer;
+mod cached;
 mod lines;
 mod request;
 mod state;
@@ -28,10 +31,11 @@ mod text;
 mod tests;
 
 pub use answer::{Answer, Body, Reclaimed};
+pub use cached::{BLOCK, Cached, CachedDisk, MAX_DISKS, Sampler, is_sampled};
 pub use lines::{LineTooLong, Lines};
 pub use request::Request;
 pub use state::State;
-pub use text::{ErrorText, Malformed};
+pub use text::{ErrorText, Malformed, SerialText};
 
 /// The name of the virtio-serial port.
 pub const PORT_NAME: &str = "org.justitia.memory.0";

@@ -22,6 +22,13 @@ pub enum Request {
         /// The answer is wanted within so many milliseconds, with what was given back until then.
         within_ms: u32,
     },
+    /// Which blocks of its disks are in its page cache: those of a sample.
+    Cached {
+        /// The answer has it too.
+        id: u64,
+        /// Chooses the sample ([`crate::is_sampled`]).
+        seed: u64,
+    },
 }
 
 impl Request {
@@ -29,7 +36,7 @@ impl Request {
     #[must_use]
     pub const fn id(&self) -> u64 {
         match *self {
-            Self::State { id } | Self::Reclaim { id, .. } => id,
+            Self::State { id } | Self::Reclaim { id, .. } | Self::Cached { id, .. } => id,
         }
     }
 

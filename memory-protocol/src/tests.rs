@@ -25,6 +25,14 @@ fn state() -> State {
     }
 }
 
+fn cached() -> Cached {
+    let mut sampler = Sampler::new(5, [("root", 40_960)]);
+    for block in [7, 2] {
+        sampler.add(0, block);
+    }
+    sampler.finish(65_536, true)
+}
+
 fn text(line: &[u8]) -> &str {
     std::str::from_utf8(line).unwrap()
 }
@@ -40,6 +48,10 @@ fn messages_are_these_lines() {
                 within_ms: 2000,
             },
             r#"{"request":"reclaim","id":8,"bytes":67108864,"within_ms":2000}"#,
+        ),
+        (
+            Request::Cached { id: 9, seed: 7 },
+            r#"{"request":"cached","id":9,"seed":7}"#,
         ),
     ];
     for (request, line) in requests {
@@ -60,6 +72,13 @@ fn messages_are_these_lines() {
         (
             Body::Reclaimed(reclaimed),
             r#"{"id":7,"reclaimed":{"bytes":3,"free":4}}"#,
+        ),
+        (
+            Body::Cached(cached()),
+            concat!(
+                r#"{"id":7,"cached":{"seed":5,"shift":0,"file":65536,"whole":true,"disks":"#,
+                r#"[{"serial":"root","size":40960,"bytes":8192,"blocks":[2,5]}]}}"#
+            ),
         ),
         (
             Body::Error(ErrorText::new("why")),
@@ -154,6 +173,43 @@ fn an_answer_says_one_thing() {
 }
 
 #[test]
+fn blocks_are_those_of_the_sample() {
+    let line = |shift, size, blocks: &str| {
+        format!(
+            r#"{{"id":7,"cached":{{"seed":5,"shift":{shift},"file":0,"whole":true,"disks":[{{"serial":"a","size":{size},"bytes":0,"blocks":[{blocks}]}}]}}}}"#
+        )
+    };
+    let sampled: Vec<u64> = (1..400).filter(|block| is_sampled(*block, 5, 3)).collect();
+    let [first, second] = sampled[..2] else {
+        panic!("no sample")
+    };
+    let good = format!("{first},{}", second - first);
+    let all = vec!["1"; 1200].join(",");
+    for (line, is_good) in [
+        (line(3, 400 * 4096, &good), true),
+        (line(3, second * 4096, &good), false),
+        (line(3, 400 * 4096, &format!("{first},0")), false),
+        (
+            line(3, 400 * 4096, &format!("{}", first + 1)),
+            is_sampled(first + 1, 5, 3),
+        ),
+        (line(41, 400 * 4096, ""), false),
+        (line(40, 400 * 4096, ""), true),
+        (line(0, u64::MAX, "18446744073709551615,1"), false),
+        (line(0, u64::MAX, &all), true),
+        (line(0, u64::MAX, &format!("{all},{all}")), false),
+    ] {
+        assert_eq!(Answer::decode(line.as_bytes()).is_ok(), is_good, "{line}");
+    }
+    let disk = r#"{"serial":"a","size":0,"bytes":0,"blocks":[]}"#;
+    let many = [disk; 9].join(",");
+    let line = format!(
+        r#"{{"id":7,"cached":{{"seed":5,"shift":0,"file":0,"whole":true,"disks":[{many}]}}}}"#
+    );
+    assert!(Answer::decode(line.as_bytes()).is_err());
+}
+
+#[test]
 fn a_text_is_short_and_printable() {
     let answer = br#"{"id":1,"error":"\u001b[2Ja\nb \u202e\u0000"}"#;
     let Body::Error(error) = Answer::decode(answer).unwrap().body else {
@@ -223,6 +279,13 @@ fn any_answer() -> impl Strategy<Value = Answer> {
     let body = prop_oneof![
         any_state().prop_map(Body::State),
         any::<(u64, u64)>().prop_map(|(bytes, free)| Body::Reclaimed(Reclaimed { bytes, free })),
+        any::<(u64, String, Vec<u16>)>().prop_map(|(seed, serial, blocks)| {
+            let mut sampler = Sampler::new(seed, [(serial.as_str(), 1 << 28)]);
+            for block in blocks {
+                sampler.add(0, block.into());
+            }
+            Body::Cached(sampler.finish(seed, false))
+        }),
         any::<String>().prop_map(|text| Body::Error(ErrorText::new(&text))),
     ];
     (any::<u64>(), body).prop_map(|(id, body)| Answer { id, body })
@@ -231,6 +294,7 @@ fn any_answer() -> impl Strategy<Value = Answer> {
 fn any_request() -> impl Strategy<Value = Request> {
     prop_oneof![
         any::<u64>().prop_map(|id| Request::State { id }),
+        any::<(u64, u64)>().prop_map(|(id, seed)| Request::Cached { id, seed }),
         any::<(u64, u64, u32)>().prop_map(|(id, bytes, within_ms)| Request::Reclaim {
             id,
             bytes,

@@ -41,6 +41,40 @@ impl std::fmt::Display for ErrorText {
     }
 }
 
+/// A disk's serial, in at most [`Self::MAX`] characters that stand for themselves in JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String")]
+pub struct SerialText(String);
+
+impl SerialText {
+    /// Bytes of the longest.
+    pub const MAX: usize = 40;
+
+    /// The beginning of a text, with a question mark for each character that is not printable ASCII, and for quotes and
+    /// backslashes.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let plain = |c: char| match c {
+            '"' | '\\' => '?',
+            ' '..='~' => c,
+            _ => '?',
+        };
+        Self(text.chars().take(Self::MAX).map(plain).collect())
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for SerialText {
+    fn from(text: String) -> Self {
+        Self::new(&text)
+    }
+}
+
 /// A line that is no message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, found a line that is none: {why}")]

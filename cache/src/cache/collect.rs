@@ -7,10 +7,26 @@ use super::stats::{CacheStats, DiskStats, PoolStats, ResidencyStats, StoreStats,
 use crate::block::BLOCK_BYTES;
 use crate::clock;
 use crate::config::StoreKind;
-use crate::ids::VmId;
+use crate::ids::{DiskId, VmId};
+use crate::index::SlotRef;
 use justitia_api::CurveStatus;
+use justitia_memory_protocol::is_sampled;
 use justitia_share::Weight;
 use justitia_share::num::{to_f64, to_u64};
+
+/// What memory holds of a disk: a sample, of which [`justitia_memory_protocol::is_sampled`] says whether a block is in it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct DiskSample {
+    /// Bytes in memory, those of all blocks.
+    pub bytes: u64,
+    /// One block in two to the power of this is in the sample.
+    pub shift: u8,
+    /// Those of the sample that are in memory.
+    pub blocks: Vec<u64>,
+}
+
+/// Blocks of a sample at most.
+const MAX_SAMPLE: usize = 1 << 16;
 
 /// How each store is partitioned at the moment.
 struct Partitions {
@@ -36,6 +52,35 @@ impl Cache {
         let mut stores = vec![self.memory_stats(&vms, of_pools.sum())];
         stores.extend(self.ssd_stats(&registry, &vms));
         CacheStats { stores, vms }
+    }
+
+    /// What memory holds of a disk: of one block in `2^shift`, or fewer if there are too many.
+    pub(crate) fn sample(&self, disk: DiskId, seed: u64, shift: u8) -> DiskSample {
+        let number = u64::from(disk.number);
+        let mut sample = DiskSample {
+            bytes: 0,
+            shift: shift.min(u8::try_from(u64::BITS).unwrap_or(u8::MAX)),
+            blocks: Vec::new(),
+        };
+        self.index.for_each(&self.stores, |key, location| {
+            let is_in_memory = matches!(location.slot(), SlotRef::Memory(_));
+            if key.disk() != number || !is_in_memory {
+                return;
+            }
+            sample.bytes += BLOCK_BYTES;
+            if !is_sampled(key.block(), seed, sample.shift) {
+                return;
+            }
+            sample.blocks.push(key.block());
+            while sample.blocks.len() > MAX_SAMPLE {
+                sample.shift += 1;
+                let shift = sample.shift;
+                sample
+                    .blocks
+                    .retain(|block| is_sampled(*block, seed, shift));
+            }
+        });
+        sample
     }
 
     /// GET_STATS of one VM; `None` when there is no such VM.

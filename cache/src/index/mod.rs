@@ -111,16 +111,22 @@ impl Index {
     /// The keys in the index that `wanted` names, a shard at a time.
     pub(crate) fn keys(&self, keys: &impl Keys, wanted: impl Fn(Key) -> bool) -> Vec<Key> {
         let mut found = Vec::new();
+        self.for_each(keys, |key, _| {
+            if wanted(key) {
+                found.push(key);
+            }
+        });
+        found
+    }
+
+    /// Shows each block with its location, a shard at a time. Nothing may be locked meanwhile.
+    pub(crate) fn for_each(&self, keys: &impl Keys, mut show: impl FnMut(Key, Location)) {
         for shard in &self.shards {
             let table = shard.0.lock();
-            found.extend(
-                table
-                    .locations()
-                    .map(|p| keys.key(p))
-                    .filter(|k| wanted(*k)),
-            );
+            for location in table.locations() {
+                show(keys.key(location), location);
+            }
         }
-        found
     }
 
     /// Removes every block that `wanted` names, a part of a shard at a time; `own` makes of a location what its owner has

@@ -19,6 +19,15 @@ pub type Table = serde_json::Map<String, serde_json::Value>;
 pub enum ControlRequest {
     /// The statistics.
     Stats,
+    /// Which blocks of a disk are in memory: of a sample. `justitia host duplicates` asks.
+    SampleDisk {
+        /// Its name.
+        disk: String,
+        /// Chooses the sample.
+        seed: u64,
+        /// One block in two to the power of this, or fewer if there are too many.
+        shift: u8,
+    },
     /// Change a VM.
     SetVm {
         /// Its name.
@@ -141,7 +150,7 @@ pub enum ControlRequest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ControlResponse {
-    /// Done; for `stats`, the statistics.
+    /// Done; for `stats`, the statistics; for `sample-disk`, bytes in memory, the shift and blocks.
     Ok(serde_json::Value),
     /// Refused, and why.
     Error(String),

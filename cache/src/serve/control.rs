@@ -145,11 +145,19 @@ fn respond(line: &[u8], daemon: &Daemon) -> ControlResponse {
             return ControlResponse::Error(format!("expected a request as one line of JSON: {e}"));
         }
     };
-    if request == ControlRequest::Stats {
-        return match serde_json::to_value(daemon.stats()) {
-            Ok(value) => ControlResponse::Ok(value),
-            Err(e) => ControlResponse::Error(e.to_string()),
-        };
+    let told = match &request {
+        ControlRequest::Stats => Some(Ok(serde_json::to_value(daemon.stats()))),
+        ControlRequest::SampleDisk { disk, seed, shift } => {
+            let sample = daemon.sample(disk, *seed, *shift);
+            Some(sample.map(serde_json::to_value))
+        }
+        _ => None,
+    };
+    match told {
+        Some(Ok(Ok(value))) => return ControlResponse::Ok(value),
+        Some(Ok(Err(e))) => return ControlResponse::Error(e.to_string()),
+        Some(Err(e)) => return ControlResponse::Error(e.to_string()),
+        None => {}
     }
     match daemon.change(&request) {
         Ok(()) => ControlResponse::Ok(serde_json::Value::Null),

@@ -7,7 +7,7 @@ use super::error::ServeError;
 use super::paths::{PathUse, collisions};
 use super::served::Served;
 use crate::backing::RawImage;
-use crate::cache::Cache;
+use crate::cache::{Cache, DiskSample};
 use crate::config::SsdConfig;
 use crate::connections::LeftConnection;
 use crate::error::CacheError;
@@ -159,6 +159,17 @@ impl Daemon {
                 .count(),
             io_uring_unsupported: crate::ring::unsupported_reason(),
         }
+    }
+
+    /// What memory holds of a disk: a sample.
+    pub(super) fn sample(
+        &self,
+        disk: &str,
+        seed: u64,
+        shift: u8,
+    ) -> Result<DiskSample, ServeError> {
+        let (disk, _) = change::cached_disk(&self.cache, disk)?;
+        Ok(self.cache.sample(disk, seed, shift))
     }
 
     /// Does what a request asks for.

@@ -103,6 +103,43 @@ fn blocks_are_migrated_by_requests() {
 }
 
 #[test]
+fn what_memory_holds_of_a_disk_is_told_as_a_sample() {
+    let rig = Rig::new();
+    let sample = |disk: &str, shift| {
+        let disk = disk.to_owned();
+        let seed = 7;
+        send_request(
+            &rig.control,
+            &ControlRequest::SampleDisk { disk, seed, shift },
+        )
+    };
+    let blocks = |sample: &serde_json::Value| {
+        let mut blocks: Vec<u64> = serde_json::from_value(sample["blocks"].clone()).unwrap();
+        blocks.sort_unstable();
+        blocks
+    };
+    assert_eq!(sample("vm", 0).unwrap()["bytes"], 0);
+    rig.reader()();
+    let all = sample("vm", 0).unwrap();
+    assert_eq!((&all["bytes"], &all["shift"]), (&SIZE.into(), &0.into()));
+    assert_eq!(
+        blocks(&all),
+        (0..u64::from(SIZE) / BLOCK).collect::<Vec<_>>()
+    );
+    let half = sample("vm", 1).unwrap();
+    assert_eq!(half["bytes"], SIZE);
+    let is_sampled = |block: &u64| justitia_memory_protocol::is_sampled(*block, 7, 1);
+    assert_eq!(
+        blocks(&half),
+        (0..16).filter(is_sampled).collect::<Vec<_>>()
+    );
+    // More bits than a hash has.
+    assert!(blocks(&sample("vm", 200).unwrap()).len() < 2);
+    assert!(sample("none", 0).unwrap_err().to_string().contains("none"));
+    rig.shut_down();
+}
+
+#[test]
 fn an_ssd_store_is_added_and_removed_by_requests() {
     let rig = Rig::new();
     let path = rig.dir.path().join("ssd");

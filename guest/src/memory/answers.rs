@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use justitia_kernel::Result;
-use justitia_memory_protocol::{Answer, Body, Reclaimed, Request, State, encode};
+use justitia_memory_protocol::{Answer, Body, Cached, Reclaimed, Request, State, encode};
 
 use super::machine::{Machine, since_boot};
 use super::plan::{Goal, Missed, Next, Reason, Steps, Took};
@@ -13,6 +13,8 @@ use super::worth::Worth;
 
 /// A state is not read again before it is so old.
 pub(super) const STATE_AGE: Duration = Duration::from_secs(1);
+/// Nor is what is cached looked for again: that takes up to 2 s.
+pub(super) const CACHED_AGE: Duration = Duration::from_secs(5);
 /// One request is worked on for so long at most: the next one waits.
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -36,6 +38,7 @@ pub(super) struct Answers<M> {
     /// What the last request took, as long as it may be missed.
     took: Option<Took>,
     pub(super) state: Option<(Duration, State)>,
+    pub(super) cached: Option<(Duration, Cached)>,
     pub(super) reporting_order: fn() -> Option<u8>,
     pub(super) given: Given,
 }
@@ -48,6 +51,7 @@ impl<M: Machine> Answers<M> {
             worth: Worth::new(socket),
             took: None,
             state: None,
+            cached: None,
             reporting_order: || super::reporting::order(Path::new("/sys")),
             given: Given::default(),
         }
@@ -68,6 +72,7 @@ impl<M: Machine> Answers<M> {
             }
         };
         let body = match request {
+            Request::Cached { seed, .. } => self.cached(seed).map(Body::Cached),
             Request::State { .. } => self.state().map(Body::State),
             Request::Reclaim {
                 bytes, within_ms, ..
@@ -101,6 +106,17 @@ impl<M: Machine> Answers<M> {
         let state = state_of(&readings, worth, (self.reporting_order)());
         self.state = Some((now, state));
         Ok(state)
+    }
+
+    fn cached(&mut self, seed: u64) -> Result<Cached> {
+        if let Some((at, cached)) = &self.cached
+            && since_boot().saturating_sub(*at) < CACHED_AGE
+        {
+            return Ok(cached.clone());
+        }
+        let cached = self.machine.cached(seed)?;
+        self.cached = Some((since_boot(), cached.clone()));
+        Ok(cached)
     }
 
     /// What is worth having.

@@ -7,6 +7,7 @@ use justitia_kernel::cgroup::{Cgroup, ReclaimOutcome};
 use justitia_kernel::proc::ProcFs;
 use justitia_kernel::psi::PsiResource;
 use justitia_kernel::{Error, PAGE_SIZE, Result};
+use justitia_memory_protocol::Cached;
 use rustix::time::ClockId;
 
 use super::readings::Readings;
@@ -23,6 +24,9 @@ pub(super) trait Machine {
     /// Has the kernel reclaim pages of files, at most so many bytes, and nothing that would have to be swapped. How much it
     /// was is to be read.
     fn reclaim(&mut self, bytes: u64) -> Result<()>;
+
+    /// Which blocks of its disks are cached.
+    fn cached(&mut self, seed: u64) -> Result<Cached>;
 }
 
 /// The least time between two looks at what each process has mapped.
@@ -131,6 +135,11 @@ impl Machine for Kernel {
         let done = self.reclaim_files(bytes);
         self.own += began.elapsed();
         done.map(drop)
+    }
+
+    fn cached(&mut self, seed: u64) -> Result<Cached> {
+        let file = self.proc.vmstat()?.file_lru();
+        Ok(super::cached::cached(seed, file))
     }
 }
 

@@ -4,6 +4,7 @@
 //! It has a thread of its own: neither a host that reads no answers nor a slow reclaim delays the put port.
 
 mod answers;
+mod cached;
 mod machine;
 mod plan;
 mod port;

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use justitia_kernel::{PAGE_SIZE, Result};
-use justitia_memory_protocol::{Answer, Body, ErrorText, Reclaimed, Request, encode};
+use justitia_memory_protocol::{
+    Answer, Body, Cached, ErrorText, Reclaimed, Request, Sampler, encode,
+};
 
-use super::answers::{Answers, STATE_AGE};
+use super::answers::{Answers, CACHED_AGE, STATE_AGE};
 use super::machine::Machine;
 use super::readings::Readings;
 
@@ -79,6 +81,12 @@ impl Machine for Simulated {
         self.pass(Duration::from_millis(20));
         self.follow();
         Ok(())
+    }
+
+    fn cached(&mut self, seed: u64) -> Result<Cached> {
+        let mut sampler = Sampler::new(seed, [("root", 1 << 30)]);
+        (0..self.readings.file / PAGE_SIZE).for_each(|block| sampler.add(0, block));
+        Ok(sampler.finish(self.readings.file, true))
     }
 }
 
@@ -244,6 +252,27 @@ fn a_state_is_at_most_a_second_old_and_no_fresher() {
     // What was taken is told at once.
     reclaim(&mut answers, MIB, 100);
     assert!(answers.state.is_none());
+}
+
+#[test]
+fn what_is_cached_is_looked_for_every_few_seconds_only() {
+    let mut answers = answers(Simulated::new(64 * MIB, 0, 0));
+    let cached = |answers: &mut _, seed| {
+        let line = format!(r#"{{"request":"cached","id":1,"seed":{seed}}}"#);
+        match ask(answers, &line).unwrap().body {
+            Body::Cached(cached) => cached,
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = cached(&mut answers, 3);
+    assert_eq!((first.seed(), first.file()), (3, 64 * MIB));
+    assert_eq!(first.disks()[0].bytes, 64 * MIB);
+    answers.machine.readings.file = MIB;
+    assert_eq!(cached(&mut answers, 4), first);
+    let aged = answers.cached.take();
+    answers.cached = aged.map(|(at, cached)| (at.saturating_sub(CACHED_AGE), cached));
+    let next = cached(&mut answers, 4);
+    assert_eq!((next.seed(), next.disks()[0].bytes), (4, MIB));
 }
 
 #[test]

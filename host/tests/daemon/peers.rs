@@ -8,8 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use justitia_host::status::{Status, VmStatus, ask};
-use justitia_memory_protocol::{Answer, Body, Reclaimed, Request, State, encode};
+use justitia_host::duplicates::VmDuplicates;
+use justitia_host::status::{Status, VmStatus, ask, ask_duplicates};
+use justitia_memory_protocol::{
+    Answer, BLOCK, Body, Cached, Reclaimed, Request, Sampler, State, encode,
+};
 use serde_json::{Value, json};
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -194,6 +197,22 @@ fn state(manner: Manner) -> State {
     }
 }
 
+/// It caches these blocks of its one disk; a liar says that it caches all.
+pub(crate) const CACHED: std::ops::Range<u64> = 500..1500;
+
+/// The disk's size: no other image of these tests has it.
+pub(crate) const DISK: u64 = 37 * MIB;
+
+fn cached(seed: u64, manner: Manner) -> Cached {
+    let mut sampler = Sampler::new(seed, [("", DISK)]);
+    let blocks = match manner {
+        Manner::Lies => 0..DISK / BLOCK,
+        _ => CACHED,
+    };
+    blocks.for_each(|block| sampler.add(0, block));
+    sampler.finish(DISK, true)
+}
+
 fn speak(mut client: &UnixStream, manner: Manner, asked: &Mutex<u64>) -> std::io::Result<()> {
     if manner == Manner::Floods {
         let line = encode(&Answer::error(1, "flood"));
@@ -210,6 +229,7 @@ fn speak(mut client: &UnixStream, manner: Manner, asked: &Mutex<u64>) -> std::io
                 *asked.lock().unwrap() += bytes;
                 Body::Reclaimed(Reclaimed { bytes, free: bytes })
             }
+            Request::Cached { seed, .. } => Body::Cached(cached(seed, manner)),
         };
         let answer = encode(&Answer {
             id: request.id(),
@@ -274,6 +294,12 @@ impl Daemon {
             .vms
             .into_iter()
             .find(|vm| vm.name == own(name))
+    }
+
+    /// What this VM and its guest cache both, when it is looked at now.
+    pub(crate) fn duplicates(&self, name: &str) -> Option<VmDuplicates> {
+        let found = ask_duplicates(&self.directory).unwrap();
+        found.vms.into_iter().find(|vm| vm.name == own(name))
     }
 
     /// What it holds, bytes.

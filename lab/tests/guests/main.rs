@@ -24,6 +24,7 @@ mod cache_script;
 mod cache_vm;
 mod commands;
 mod databases;
+mod double_caching;
 mod guest_host;
 mod guest_memory;
 mod guest_puts;

@@ -97,7 +97,7 @@ liblua.so: $(OBJ)
 ";
 
 /// A Debian with a compiler, and Lua's sources from the crates registry; made once.
-fn image(lab: &LabDir) -> PathBuf {
+pub(crate) fn image(lab: &LabDir) -> PathBuf {
     let dir = lab.dir("unmapped").unwrap();
     let name = blake3::hash(format!("{INCLUDE}{CRATE}{SOURCES}{MAKEFILE}").as_bytes()).to_hex();
     let made = dir.join(format!("{}.img", &name[..16]));

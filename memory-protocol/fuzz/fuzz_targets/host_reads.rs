@@ -2,7 +2,9 @@
 //! texts can be logged.
 #![no_main]
 
-use justitia_memory_protocol::{Answer, Body, ErrorText, Lines, MAX_LINE, encode};
+use justitia_memory_protocol::{
+    Answer, BLOCK, Body, ErrorText, Lines, MAX_DISKS, MAX_LINE, encode, is_sampled,
+};
 use libfuzzer_sys::fuzz_target;
 
 fn is_printable(text: &str) -> bool {
@@ -22,6 +24,16 @@ fuzz_target!(|data: &[u8]| {
                 Ok(answer) => {
                     if let Body::Error(text) = &answer.body {
                         assert!(is_printable(text.as_str()));
+                    }
+                    if let Body::Cached(cached) = &answer.body {
+                        assert!(cached.disks().len() <= MAX_DISKS);
+                        for disk in cached.disks() {
+                            let blocks: Vec<u64> = disk.blocks().collect();
+                            assert!(blocks.is_sorted_by(|a, b| a < b));
+                            assert!(blocks.iter().all(|at| {
+                                *at < disk.size / BLOCK && is_sampled(*at, cached.seed(), cached.shift())
+                            }));
+                        }
                     }
                     let again = encode(&answer);
                     assert!(again.len() <= MAX_LINE);

@@ -1,0 +1,146 @@
+//! What `justitia host duplicates` shows.
+
+use justitia_api::escape::plain_lines;
+use justitia_api::units::bytes;
+use justitia_host::duplicates::{DiskDuplicates, Duplicates, VmDuplicates};
+use justitia_view::table::{Column, table};
+
+/// A table, and what is missing in it.
+pub(super) fn text(found: &Duplicates) -> String {
+    let columns = [
+        Column::Text("VM"),
+        Column::Text("IMAGE"),
+        Column::Number("HOST"),
+        Column::Number("GUEST"),
+        Column::Number("BOTH"),
+        Column::Number("SHARE"),
+    ];
+    let disks = || {
+        let vms = found.vms.iter();
+        vms.flat_map(|vm| vm.disks.iter().map(move |disk| (vm, disk)))
+    };
+    let known = |amount: Option<u64>| amount.map_or_else(|| "-".to_owned(), bytes);
+    let percent = |share: f64| format!("{:.0}%", share * 100.0);
+    let rows = disks().map(|(vm, disk)| {
+        vec![
+            vm.name.clone(),
+            disk.image.clone(),
+            known(disk.host),
+            known(disk.guest),
+            known(disk.both),
+            disk.share.map_or_else(|| "-".to_owned(), percent),
+        ]
+    });
+    let notes: String = found
+        .vms
+        .iter()
+        .flat_map(of_vm)
+        .chain(disks().filter_map(|(vm, disk)| of_disk(vm, disk)))
+        .map(|note| note + "\n")
+        .collect();
+    let gap = if notes.is_empty() { "" } else { "\n" };
+    plain_lines(&format!("{}{gap}{notes}", table(&columns, rows)))
+}
+
+/// What is not known of a VM, or what its guest caches beyond the table.
+fn of_vm(vm: &VmDuplicates) -> Option<String> {
+    if let Some(why) = &vm.why {
+        return Some(format!("{}: {why}", vm.name));
+    }
+    let file = vm.guest_file?;
+    let told: u64 = vm.disks.iter().filter_map(|disk| disk.guest).sum();
+    let rest = file.saturating_sub(told);
+    if !vm.guest_is_whole {
+        return Some(format!(
+            "{}: its guest's agent had no time for all: of {} of files it found {} on disks",
+            vm.name,
+            bytes(file),
+            bytes(told)
+        ));
+    }
+    (rest > file / 8).then(|| {
+        format!(
+            "{}: {} of the {} of files that its guest caches are not told: deleted files, other file systems, or names that its \
+             kernel does not cache",
+            vm.name,
+            bytes(rest),
+            bytes(file)
+        )
+    })
+}
+
+fn of_disk(vm: &VmDuplicates, disk: &DiskDuplicates) -> Option<String> {
+    let name = &vm.name;
+    if let Some(why) = &disk.why {
+        return Some(format!("{name}, {}: {why}", disk.image));
+    }
+    (disk.looked_at < disk.size).then(|| {
+        format!(
+            "{name}, {}: {} of {} were looked at within 2 s",
+            disk.image,
+            bytes(disk.looked_at),
+            bytes(disk.size)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_a_row_and_what_is_not_a_line() {
+        const MIB: u64 = 1 << 20;
+        let disk = DiskDuplicates {
+            image: "/images/web.raw".to_owned(),
+            size: 1 << 30,
+            looked_at: 1 << 30,
+            host: Some(60 * MIB),
+            guest: Some(40 * MIB),
+            both: Some(20 * MIB),
+            share: Some(0.25),
+            sampled: 300,
+            why: None,
+        };
+        let other = DiskDuplicates {
+            image: "/images/db.qcow2".to_owned(),
+            host: Some(MIB),
+            guest: None,
+            both: None,
+            share: None,
+            why: Some("expected a raw image, found qcow2".to_owned()),
+            ..disk.clone()
+        };
+        let web = VmDuplicates {
+            name: "web".to_owned(),
+            guest_file: Some(41 * MIB),
+            guest_is_whole: true,
+            disks: vec![disk],
+            ..VmDuplicates::default()
+        };
+        let db = VmDuplicates {
+            name: "d\u{1b}b".to_owned(),
+            why: Some("no agent of its guest answers".to_owned()),
+            disks: vec![other],
+            ..VmDuplicates::default()
+        };
+        let shown = text(&Duplicates {
+            vms: vec![web.clone(), db],
+        });
+        let row = shown.lines().find(|line| line.contains("web.raw")).unwrap();
+        for figure in ["60 MiB", "40 MiB", "20 MiB", "25%"] {
+            assert!(row.contains(figure), "{shown}");
+        }
+        assert!(shown.contains("no agent of its guest answers"), "{shown}");
+        assert!(
+            shown.contains("found qcow2") && !shown.contains('\u{1b}'),
+            "{shown}"
+        );
+        let part = VmDuplicates {
+            guest_file: Some(400 * MIB),
+            ..web
+        };
+        let shown = text(&Duplicates { vms: vec![part] });
+        assert!(shown.contains("360 MiB of the 400 MiB"), "{shown}");
+    }
+}

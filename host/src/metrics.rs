@@ -1,0 +1,242 @@
+//! OpenMetrics: the status as series.
+//!
+//! A scrape asks the status socket as any other client does, so it costs the daemon what a status does. Names of VMs are
+//! escaped, as everywhere.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+
+use justitia_common::metrics::{Server, label};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::channel::Agent;
+use crate::status::{Status, VmStatus, ask};
+
+/// A metric: its name without prefix, unit and `_total`, its help, and its value.
+type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+type Labels = Vec<(&'static str, String)>;
+type Level = Gauge<u64, AtomicU64>;
+
+/// Of the host, bytes.
+const HOST_BYTES: [Metric<Status>; 4] = [
+    (
+        "available",
+        "What the host has available, or what its VMs may hold beyond what they do, if that is less",
+        |status| status.available,
+    ),
+    ("headroom", "What is to stay available", |status| {
+        status.headroom
+    }),
+    ("capacity", "What is divided among the VMs", |status| {
+        status.capacity
+    }),
+    (
+        "shortage",
+        "What the host lacks, growth of the next seconds included, and without what is on its way",
+        |status| status.shortage,
+    ),
+];
+
+/// Of a VM, bytes.
+const VM_BYTES: [Metric<VmStatus>; 4] = [
+    (
+        "vm_resident",
+        "What the VM holds of the host's memory",
+        |vm| vm.resident,
+    ),
+    ("vm_entitled", "What the VM is entitled to", |vm| {
+        vm.entitled
+    }),
+    ("vm_in_use", "What counts as in use by the VM", |vm| {
+        vm.in_use
+    }),
+    (
+        "vm_working_set",
+        "What counts as the VM's working set",
+        |vm| vm.working_set,
+    ),
+];
+
+/// Of a VM, levels.
+const VM_LEVELS: [Metric<VmStatus>; 4] = [
+    ("vm_weight", "The VM's weight", |vm| vm.weight),
+    (
+        "vm_in_distress",
+        "1 while the VM's guest lacks memory",
+        |vm| vm.distress.into(),
+    ),
+    (
+        "vm_agent_answers",
+        "1 while the agent in the VM's guest answers and is believed",
+        |vm| (vm.agent == Agent::Answers).into(),
+    ),
+    (
+        "vm_monitor_failed",
+        "1 while the VM's monitor is of no use",
+        |vm| vm.monitor_error.is_some().into(),
+    ),
+];
+
+/// Of a VM, bytes that only grow.
+const VM_SUMS: [Metric<VmStatus>; 2] = [
+    ("vm_asked", "What the VM's guest was asked for", |vm| {
+        vm.asked
+    }),
+    ("vm_given", "What the VM's guest says it gave", |vm| {
+        vm.given
+    }),
+];
+
+/// Serves the metrics of the daemon whose directory this is.
+///
+/// # Errors
+/// If the address cannot be bound.
+pub(crate) fn serve(address: SocketAddr, directory: &Path) -> std::io::Result<Server> {
+    let directory = directory.to_owned();
+    Server::start(address, move || {
+        let status = ask(&directory).map_err(|error| error.to_string())?;
+        text(&status)
+    })
+}
+
+/// The text of a scrape.
+///
+/// # Errors
+/// If the text cannot be formatted, which does not happen with strings.
+pub fn text(status: &Status) -> Result<String, String> {
+    let mut registry = Registry::with_prefix("justitia_host");
+    for (name, help, value) in HOST_BYTES {
+        let gauge = Level::default();
+        gauge.set(value(status));
+        registry.register_with_unit(name, help, Unit::Bytes, gauge);
+    }
+    let labels = |vm: &VmStatus| vec![("vm", label(&vm.name))];
+    let levels = |value: fn(&VmStatus) -> u64| {
+        let family = Family::<Labels, Level>::default();
+        for vm in &status.vms {
+            family.get_or_create(&labels(vm)).set(value(vm));
+        }
+        family
+    };
+    for (name, help, value) in VM_BYTES {
+        registry.register_with_unit(name, help, Unit::Bytes, levels(value));
+    }
+    for (name, help, value) in VM_LEVELS {
+        registry.register(name, help, levels(value));
+    }
+    for (name, help, value) in VM_SUMS {
+        let family = Family::<Labels, Counter>::default();
+        for vm in &status.vms {
+            family.get_or_create(&labels(vm)).inc_by(value(vm));
+        }
+        registry.register_with_unit(name, help, Unit::Bytes, family);
+    }
+    registry.register(
+        "vm_wrong_lines",
+        "Lines of the VM's agent that were not listened to, by what was wrong",
+        wrong(status),
+    );
+    let balloons = Family::<Labels, Level>::default();
+    for vm in &status.vms {
+        if let Some((actual, _)) = vm.balloon {
+            balloons.get_or_create(&labels(vm)).set(actual);
+        }
+    }
+    let help = "What the VM's balloon leaves to its guest";
+    registry.register_with_unit("vm_balloon", help, Unit::Bytes, balloons);
+    let mut text = String::new();
+    encode(&mut text, &registry).map_err(|error| error.to_string())?;
+    Ok(text)
+}
+
+fn wrong(status: &Status) -> Family<Labels, Counter> {
+    let family = Family::<Labels, Counter>::default();
+    for vm in &status.vms {
+        let wrong = vm.wrong;
+        for (why, count) in [
+            ("too_long", wrong.too_long),
+            ("malformed", wrong.malformed),
+            ("unasked", wrong.unasked),
+            ("impossible", wrong.impossible),
+            ("floods", wrong.floods),
+        ] {
+            let labels = vec![("vm", label(&vm.name)), ("why", why.to_owned())];
+            family.get_or_create(&labels).inc_by(count);
+        }
+    }
+    family
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::Wrong;
+
+    fn vm(name: &str) -> VmStatus {
+        VmStatus {
+            name: name.to_owned(),
+            pid: 7,
+            weight: 300,
+            minimum: 0,
+            ram: 1 << 30,
+            resident: 5 << 20,
+            share: 0,
+            entitled: 6 << 20,
+            in_use: 1,
+            working_set: 2,
+            floor: 0,
+            paused_ms: 0,
+            heeds: true,
+            distress: true,
+            agent: Agent::Answers,
+            wrong: Wrong {
+                floods: 3,
+                ..Wrong::default()
+            },
+            reported: None,
+            balloon: Some((9, 10)),
+            deflates_on_oom: true,
+            monitor_error: None,
+            asked: 11,
+            given: 12,
+            decisions: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn promtool_accepts_the_metrics_whatever_the_names() {
+        let without = VmStatus {
+            balloon: None,
+            agent: Agent::Ignored,
+            distress: false,
+            ..vm("plain")
+        };
+        let status = Status {
+            available: 1 << 33,
+            vms: vec![vm("v\"\\\n"), without],
+            ..Status::default()
+        };
+        let page = text(&status).unwrap();
+        for line in [
+            "justitia_host_available_bytes 8589934592\n",
+            "justitia_host_vm_resident_bytes{vm=\"v\\\"\\\\\\n\"} 5242880\n",
+            "justitia_host_vm_in_distress{vm=\"plain\"} 0\n",
+            "justitia_host_vm_agent_answers{vm=\"plain\"} 0\n",
+            "justitia_host_vm_given_bytes_total{vm=\"plain\"} 12\n",
+            "justitia_host_vm_wrong_lines_total{vm=\"plain\",why=\"floods\"} 3\n",
+        ] {
+            assert!(page.contains(line), "{line}: {page}");
+        }
+        assert!(!page.contains("vm_balloon_bytes{vm=\"plain\""), "{page}");
+        assert!(page.ends_with("# EOF\n"));
+        justitia_promtool::check(&page).unwrap();
+        // Without VMs, too.
+        justitia_promtool::check(&text(&Status::default()).unwrap()).unwrap();
+    }
+}
