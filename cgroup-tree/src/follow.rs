@@ -213,7 +213,7 @@ impl<M> CgroupTree<M> {
 
     /// Notes an excluded cgroup in its parent, to subtract what the kernel charges to the parent for it, and not to take
     /// from it with the parent's.
-    fn exclude(&mut self, cgroup: Cgroup, parent: Option<CgroupId>) {
+    pub(crate) fn exclude(&mut self, cgroup: Cgroup, parent: Option<CgroupId>) {
         let excluded = match parent {
             None => {
                 self.excluded.retain(Cgroup::is_alive);

@@ -9,6 +9,7 @@
 mod follow;
 mod limits;
 mod node;
+mod reload;
 mod rules;
 mod settings;
 mod tree;

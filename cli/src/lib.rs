@@ -5,6 +5,7 @@
 
 mod agent;
 mod cache;
+mod control;
 mod curves;
 mod doctor;
 mod explain;
@@ -36,6 +37,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(agent::Run),
+    Reload(control::Reload),
     Status(agent::Status),
     Top(top::Top),
     Explain(explain::Explain),
@@ -64,6 +66,7 @@ pub fn definition() -> clap::Command {
 pub fn main() -> ExitCode {
     justitia_common::command::end(match Cli::parse().command {
         Command::Run(args) => agent::run(&args),
+        Command::Reload(args) => control::reload(&args),
         Command::Status(args) => agent::status(&args),
         Command::Top(args) => top::top(&args),
         Command::Explain(args) => explain::explain(&args),

@@ -1,5 +1,6 @@
 //! The agent: one tick of its loop, stage by stage, and what it does when cgroups come and go.
 
+mod reload;
 #[cfg(test)]
 mod tests;
 
@@ -255,12 +256,17 @@ impl Agent {
     fn update_device_bandwidth(&mut self, now: Instant) {
         self.credits
             .turn(&self.config, &self.monitor, self.knobs.as_mut(), now);
-        let changed = self.credits.moved();
-        if !changed.is_empty() {
+        if self.record_moved(now) {
             // Our own writes cause events too. Handled now, they do not cause another tick.
             let changes = self.monitor.process_events(&self.config, now);
             self.apply_changes(&changes, now);
         }
+    }
+
+    /// Adds the limits of disks that were moved to the decision log; returns whether there are any.
+    fn record_moved(&mut self, now: Instant) -> bool {
+        let changed = self.credits.moved();
+        let any = !changed.is_empty();
         for change in changed {
             let key = match change.id {
                 id if id == self.monitor.cgroups.root() => Key::Unmanaged,
@@ -277,6 +283,7 @@ impl Agent {
             };
             self.record(Decided::new(key, action, Reason::Text(change.why)), now);
         }
+        any
     }
 
     /// Moves the charge of shared files to the tenants that should have it.

@@ -502,6 +502,11 @@ impl Credits {
         Ok(())
     }
 
+    /// Gives every limit back: disks are divided no more. The movements are in [`Credits::moved`].
+    pub fn switch_off(&mut self, store: &mut KnobStore) {
+        self.let_go(store, LetGo::SwitchedOff);
+    }
+
     /// Gives every limit back, as after a pause in which the watchdog may have done so.
     fn let_go(&mut self, store: &mut KnobStore, why: LetGo) {
         let why = why.to_string();

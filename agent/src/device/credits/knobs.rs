@@ -167,6 +167,8 @@ pub(super) enum LetGo {
     LeaseExpired,
     /// No watchdog watches, and none can be started.
     NoWatchdog,
+    /// The configuration does not divide disks any more.
+    SwitchedOff,
 }
 
 impl std::fmt::Display for LetGo {
@@ -178,6 +180,7 @@ impl std::fmt::Display for LetGo {
             Self::NoWatchdog => {
                 f.write_str("the watchdog of the limits has ended, and none can be started")
             }
+            Self::SwitchedOff => f.write_str("[io] was switched off"),
         }
     }
 }

@@ -1,0 +1,43 @@
+//! `reload`: what a running agent is asked to do.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use justitia_agent::config::Config;
+use justitia_api::control::{Answer, Request, request};
+use justitia_common::command::out;
+
+use crate::agent::{ConfigArgs, unanswered};
+
+/// Have the running agent read its configuration again.
+///
+/// Knobs that the agent holds stay; what the new configuration excludes is given back. If anything in it is wrong, or cannot
+/// change while the agent runs (`socket`, `state_dir` and `[probes]`), nothing changes: every reason is shown, and the exit
+/// code is 1. `systemctl reload justitia` does the same; on SIGHUP the reasons are in the log alone.
+///
+/// The agent reads the file that it was started with. --config says where its socket is, if that is not the default one.
+#[derive(Args)]
+pub(crate) struct Reload {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub(crate) fn reload(args: &Reload) -> anyhow::Result<ExitCode> {
+    let answer = ask(&args.config, &Request::Reload)?;
+    end(answer, "the configuration was not changed")
+}
+
+/// Asks the agent, whatever is wrong with the configuration.
+fn ask(config: &ConfigArgs, what: &Request) -> anyhow::Result<Answer> {
+    let socket = Config::socket_of(config.path());
+    request(&socket, what).map_err(|error| unanswered(&socket, &error))
+}
+
+/// Tells what was done; `undone` is what errors mean.
+fn end(answer: Answer, undone: &str) -> anyhow::Result<ExitCode> {
+    if !answer.errors.is_empty() {
+        return Err(anyhow::anyhow!("{undone}:\n{}", answer.errors.join("\n")));
+    }
+    answer.done.into_iter().for_each(out::tell);
+    Ok(ExitCode::SUCCESS)
+}
