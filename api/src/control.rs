@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::ANSWER_TIMEOUT;
 
-/// A request is not longer than this, bytes.
+/// A request is not longer than this, bytes: a cgroup's path has at most 4096, escaped four times as many.
 pub const MAX_REQUEST_BYTES: u64 = 32 << 10;
 /// An answer is not longer than this, bytes.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
@@ -21,6 +21,16 @@ const MAX_ANSWER_BYTES: u64 = 4 << 20;
 pub enum Request {
     /// Read the configuration again.
     Reload,
+    /// Restore a knob, and leave it as it is from then on.
+    Release {
+        /// Its file below the cgroup mount, escaped as in the status, of `io.max` with the device: `a.slice/io.max 8:0`.
+        knob: String,
+    },
+    /// Write a knob again that was left to another writer.
+    Take {
+        /// As in [`Request::Release`].
+        knob: String,
+    },
 }
 
 /// What became of it. Texts are safe to print.

@@ -1,4 +1,4 @@
-//! `reload`: what a running agent is asked to do.
+//! `reload`, `release` and `take`: what a running agent is asked to do.
 
 use std::process::ExitCode;
 
@@ -20,6 +20,49 @@ use crate::agent::{ConfigArgs, unanswered};
 pub(crate) struct Reload {
     #[command(flatten)]
     config: ConfigArgs,
+}
+
+/// Restore a knob, and have the running agent leave it as it is.
+///
+/// It is not written again until the agent ends, or `justitia take` gives it back. A memory.low above 0 counts as a minimum.
+#[derive(Args)]
+pub(crate) struct Release {
+    #[command(flatten)]
+    knob: KnobArgs,
+}
+
+/// Have the running agent write a knob that it has left to another writer, or given up.
+///
+/// What stands there now is restored when the agent ends. `justitia status` and `justitia explain` list such knobs.
+#[derive(Args)]
+pub(crate) struct Take {
+    #[command(flatten)]
+    knob: KnobArgs,
+}
+
+/// One knob.
+#[derive(Args)]
+struct KnobArgs {
+    /// Its file below the cgroup mount, like system.slice/db.service/memory.low; of io.max with the device: "db/io.max 8:0"
+    knob: String,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub(crate) fn release(args: &Release) -> anyhow::Result<ExitCode> {
+    let knob = args.knob.knob.clone();
+    end(
+        ask(&args.knob.config, &Request::Release { knob })?,
+        "nothing was released",
+    )
+}
+
+pub(crate) fn take(args: &Take) -> anyhow::Result<ExitCode> {
+    let knob = args.knob.knob.clone();
+    end(
+        ask(&args.knob.config, &Request::Take { knob })?,
+        "nothing was taken",
+    )
 }
 
 pub(crate) fn reload(args: &Reload) -> anyhow::Result<ExitCode> {

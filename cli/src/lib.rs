@@ -38,6 +38,8 @@ struct Cli {
 enum Command {
     Run(agent::Run),
     Reload(control::Reload),
+    Release(control::Release),
+    Take(control::Take),
     Status(agent::Status),
     Top(top::Top),
     Explain(explain::Explain),
@@ -67,6 +69,8 @@ pub fn main() -> ExitCode {
     justitia_common::command::end(match Cli::parse().command {
         Command::Run(args) => agent::run(&args),
         Command::Reload(args) => control::reload(&args),
+        Command::Release(args) => control::release(&args),
+        Command::Take(args) => control::take(&args),
         Command::Status(args) => agent::status(&args),
         Command::Top(args) => top::top(&args),
         Command::Explain(args) => explain::explain(&args),

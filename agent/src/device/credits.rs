@@ -472,6 +472,7 @@ impl Credits {
                 });
             }
             self.watchdog.check_lease(Instant::now())?;
+            store.watch_writers_of(&node.cgroup, Knob::MemoryHigh);
             let begun = Instant::now();
             let written = store.set(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
             if let Some(why) = held_up(begun.elapsed()) {

@@ -182,6 +182,8 @@ impl AgentLoop {
         for asked in self.waits.control.requests() {
             let answer = match &asked.request {
                 Request::Reload => self.reload(),
+                Request::Release { knob } => self.agent.release(knob),
+                Request::Take { knob } => self.agent.take(knob),
             };
             asked.answer(&answer);
         }

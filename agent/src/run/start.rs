@@ -43,7 +43,13 @@ pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), Run
     let (store, reclaimer) = if observe {
         (None, None)
     } else {
-        let (store, reclaimer) = start_enforcement(&config, &fs)?;
+        let (mut store, reclaimer) = start_enforcement(&config, &fs)?;
+        if let Err(error) = store.watch_writers() {
+            tracing::warn!(%error, "who writes knobs cannot be seen: the value alone decides whose it is");
+            limitations.push(format!(
+                "Knobs: who writes them cannot be seen ({error}): the value alone decides whose it is"
+            ));
+        }
         (Some(store), Some(reclaimer))
     };
     let socket_path = config.socket.clone();

@@ -38,6 +38,7 @@ mod real_databases;
 mod recharge;
 mod reference;
 mod retry;
+mod runtimes_writers;
 mod soak;
 mod unmapped;
 mod vm_lab;

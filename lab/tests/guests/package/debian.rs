@@ -3,11 +3,11 @@
 use super::*;
 
 /// What a minimal Debian 12 lacks for systemd and the package.
-pub(super) const INCLUDE: &str = "--include=systemd,systemd-sysv,dbus,libelf1,zlib1g";
+pub(crate) const INCLUDE: &str = "--include=systemd,systemd-sysv,dbus,libelf1,zlib1g";
 
 /// A file system with these files.
 #[track_caller]
-pub(super) fn image(path: &Path, size: &str, files: &Path) {
+pub(crate) fn image(path: &Path, size: &str, files: &Path) {
     run(Command::new("truncate").args(["-s", size]).arg(path));
     run(Command::new("mke2fs")
         .args(["-q", "-F", "-t", "ext4", "-d"])
@@ -15,7 +15,7 @@ pub(super) fn image(path: &Path, size: &str, files: &Path) {
 }
 
 /// A Debian with systemd, made if it is not there yet.
-pub(super) fn debian(lab: &LabDir) -> PathBuf {
+pub(crate) fn debian(lab: &LabDir) -> PathBuf {
     let dir = lab.dir("debian").unwrap();
     let image_file = dir.join("root.img");
     if !image_file.exists() {
@@ -30,7 +30,7 @@ pub(super) fn debian(lab: &LabDir) -> PathBuf {
 }
 
 /// The package, and one that comes after it with another configuration file, in `dir`.
-pub(super) fn packages(dir: &Path) {
+pub(crate) fn packages(dir: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/deb.sh");
     let programs = program("justitia");
     let programs = programs.parent().unwrap();
@@ -46,7 +46,7 @@ pub(super) fn packages(dir: &Path) {
 /// systemd as the first process of its own process and mount namespace, over the guest's whole cgroup tree. `deb`
 /// runs something there. By the full path of `env`: the guest's BusyBox would take a bare name for one of its own, and
 /// then `dpkg` too.
-pub(super) const BOOT: &str = "
+pub(crate) const BOOT: &str = "
     mkdir -p /debian && mount /dev/vdb /debian && mkdir -p /debian/packages /debian/data || exit 1
     mount -o ro /dev/vdc /debian/packages && mount /dev/vda /debian/data || exit 1
     cat >/root/deb <<'END'
@@ -69,19 +69,19 @@ END
     done";
 
 /// What the package must not leave: every file that there is, but for what dpkg and systemd write for themselves.
-pub(super) const FILES: &str = "/root/deb find / -xdev -path /proc -prune -o -path /sys -prune -o -path /tmp -prune -o \
+pub(crate) const FILES: &str = "/root/deb find / -xdev -path /proc -prune -o -path /sys -prune -o -path /tmp -prune -o \
     -path /var/lib/dpkg -prune -o -path /var/log -prune -o -path /var/cache -prune -o -path /var/lib/systemd -prune -o -print | sort";
 
 /// Every limit and every protection that is in force, of the knobs that the agent writes.
-pub(super) const KNOBS: &str = "cd /sys/fs/cgroup && {
+pub(crate) const KNOBS: &str = "cd /sys/fs/cgroup && {
         find . -name memory.low -exec grep -Hvx 0 {} +
         find . -name memory.high -exec grep -Hvx max {} +
         find . -name io.max -exec grep -H . {} +
     }; true";
-pub(super) const LIMITS: &str =
+pub(crate) const LIMITS: &str =
     "cd /sys/fs/cgroup && find . -name io.max -exec grep -H . {} + | grep .";
 
-pub(super) struct Debian {
+pub(crate) struct Debian {
     vm: Vm,
     begun: Instant,
 }
@@ -89,7 +89,7 @@ pub(super) struct Debian {
 impl Debian {
     /// A guest with both packages at `/packages`, and a disk that one can contend for at `/data`.
     #[track_caller]
-    pub(super) fn boot() -> Self {
+    pub(crate) fn boot() -> Self {
         let _turn = crate::agent_guest::turn();
         let lab = LabDir::find().unwrap();
         let root = debian(&lab);
@@ -131,12 +131,12 @@ impl Debian {
         debian
     }
 
-    pub(super) fn step(&self, what: &str) {
+    pub(crate) fn step(&self, what: &str) {
         println!("{:>5} s: {what}", self.begun.elapsed().as_secs());
     }
 
     #[track_caller]
-    pub(super) fn ok(&self, script: &str) -> String {
+    pub(crate) fn ok(&self, script: &str) -> String {
         let within = Duration::from_secs(120);
         let done = self.vm.guest().sh_within(script, within).unwrap();
         assert!(
@@ -149,7 +149,7 @@ impl Debian {
         done.stdout
     }
 
-    pub(super) fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         let script = "/root/deb systemctl status justitia --no-pager; /root/deb journalctl -u justitia --no-pager -n 40; dmesg | tail -n 30";
         self.vm
             .guest()
@@ -160,7 +160,7 @@ impl Debian {
 
     /// Tries until it succeeds.
     #[track_caller]
-    pub(super) fn within(&self, seconds: u64, script: &str) {
+    pub(crate) fn within(&self, seconds: u64, script: &str) {
         let begun = Instant::now();
         while self.vm.guest().sh(script).unwrap().status != 0 {
             assert!(
@@ -174,7 +174,7 @@ impl Debian {
 
     /// What systemd says of the agent's service.
     #[track_caller]
-    pub(super) fn unit(&self, property: &str) -> String {
+    pub(crate) fn unit(&self, property: &str) -> String {
         self.ok(&format!(
             "/root/deb systemctl show justitia -p {property} --value"
         ))
@@ -183,13 +183,13 @@ impl Debian {
     }
 
     #[track_caller]
-    pub(super) fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         serde_json::from_str(&self.ok("/root/deb justitia status --json")).unwrap()
     }
 
     /// The agent runs, sees, and has written.
     #[track_caller]
-    pub(super) fn works(&self) {
+    pub(crate) fn works(&self) {
         self.within(60, "[ $(/root/deb systemctl is-active justitia) = active ]");
         self.within(
             60,
@@ -207,7 +207,7 @@ impl Debian {
 
     /// Restarts the agent with this beside its configuration.
     #[track_caller]
-    pub(super) fn configured(&self, toml: &str) {
+    pub(crate) fn configured(&self, toml: &str) {
         self.ok(&format!(
             "cat >{DROP_IN} <<'END'\n{toml}\nEND\n/root/deb systemctl restart justitia"
         ));
@@ -216,7 +216,7 @@ impl Debian {
 
     /// Nothing that the agent writes differs from what a machine without it has.
     #[track_caller]
-    pub(super) fn untouched(&self) {
+    pub(crate) fn untouched(&self) {
         assert_eq!(self.ok(KNOBS), "");
     }
 }
