@@ -134,6 +134,7 @@ fn the_unit_bounds_the_agent_and_restores_what_it_leaves() {
         "MemoryMax=512M",
         "LimitMEMLOCK=infinity",
         "LimitNOFILE=32768",
+        "ExecReload=/usr/bin/justitia reload",
         "ExecStopPost=-/usr/bin/justitia reset",
         "WatchdogSec=30",
         "Restart=on-failure",

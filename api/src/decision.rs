@@ -106,7 +106,7 @@ pub struct KnobStatus {
     /// The value before the agent wrote it, if the agent owns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original: Option<String>,
-    /// Why it has the agent's value, or why the agent has given it up.
+    /// Why it has the agent's value, who else wrote it, or why the agent has given it up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
@@ -134,6 +134,9 @@ pub struct ExternalKnob {
     pub knob: String,
     /// The value found there. Agents of version 1 tell refused writes as external, too, without a value.
     pub value: String,
+    /// Who wrote it, if that is known: `systemd`, or a process with its program and its cgroup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// A knob that the agent does not write any more: the kernel refused its write, or took too long for it.
@@ -173,6 +176,11 @@ pub enum Action {
     },
     /// Another process wrote a knob: the agent leaves it to that process.
     MarkExternal {
+        /// The knob's file.
+        knob: String,
+    },
+    /// A knob that was left to systemd or the kubelet was set back: the agent writes it again.
+    TakeBack {
         /// The knob's file.
         knob: String,
     },
@@ -246,6 +254,7 @@ impl Action {
                 is_same
             }
             (Self::MarkExternal { knob }, Self::MarkExternal { knob: same })
+            | (Self::TakeBack { knob }, Self::TakeBack { knob: same })
             | (Self::GiveUp { knob }, Self::GiveUp { knob: same }) => knob == same,
             (Self::ReclaimRefused, Self::ReclaimRefused) | (Self::Exempt, Self::Exempt) => true,
             _ => false,
@@ -305,11 +314,14 @@ mod tests {
 
     #[test]
     fn a_rule_in_words_has_its_numbers() {
-        let rule = Rule::ExternalWrite {
+        let rule = |by: Option<&str>| Rule::ExternalWrite {
             found: "max".to_owned(),
             applied: Some("4096".to_owned()),
+            by: by.map(str::to_owned),
         };
         let text = "found max where the agent had written 4096";
-        assert_eq!(Reason::from(rule).to_string(), text);
+        assert_eq!(Reason::from(rule(None)).to_string(), text);
+        let text = "systemd wrote max where the agent had written 4096";
+        assert_eq!(Reason::from(rule(Some("systemd"))).to_string(), text);
     }
 }

@@ -4,7 +4,7 @@
 //! on the kernel's interfaces, or on eBPF.
 //!
 //! * [`Status`]: the answer of the socket, with [`TenantStatus`], [`KnobStatus`], [`Decision`] and the rest below it.
-//! * [`client`]: asks a running agent.
+//! * [`client`]: asks a running agent. [`control`]: has it do something.
 //! * [`Action`] and [`Reason`]: what was done and why, as data. `words` has their words.
 //! * [`size`]: bytes as people write them.
 //! * [`units`]: bytes, rates and durations as people read them.
@@ -14,6 +14,7 @@
 #![deny(clippy::indexing_slicing)]
 
 pub mod client;
+pub mod control;
 mod decision;
 pub mod escape;
 mod identity;

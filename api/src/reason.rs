@@ -28,6 +28,17 @@ pub enum Rule {
         /// The value that the agent had written; `None` if it had not written the knob before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         applied: Option<String>,
+        /// Who wrote it; `None` where that is not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
+    },
+    /// systemd or the kubelet set a knob back that had been left to it.
+    SetBack {
+        /// The value found there.
+        found: String,
+        /// Who set it back; `None` where that is not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
     },
     /// The kernel refused.
     KernelError {

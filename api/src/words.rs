@@ -26,14 +26,21 @@ impl Display for Rule {
             Self::Slab(reason) => reason.fmt(f),
             Self::Protection(reason) => reason.fmt(f),
             Self::Exempt(exemption) => exemption.fmt(f),
-            Self::ExternalWrite {
-                found,
-                applied: None,
-            } => write!(f, "another process wrote {found}"),
-            Self::ExternalWrite {
-                found,
-                applied: Some(applied),
-            } => write!(f, "found {found} where the agent had written {applied}"),
+            Self::ExternalWrite { found, applied, by } => {
+                match (by, applied) {
+                    (Some(by), _) => write!(f, "{by} wrote {found}")?,
+                    (None, None) => write!(f, "another process wrote {found}")?,
+                    (None, Some(_)) => write!(f, "found {found}")?,
+                }
+                match applied {
+                    Some(applied) => write!(f, " where the agent had written {applied}"),
+                    None => Ok(()),
+                }
+            }
+            Self::SetBack { found, by } => {
+                let by = by.as_deref().unwrap_or("another process");
+                write!(f, "{by} set it back to {found}")
+            }
             Self::KernelError { error } => f.write_str(error),
             Self::Recharge(reason) => reason.fmt(f),
         }
@@ -222,6 +229,7 @@ impl Decision {
             } => format!("{would}set {} to {}{steps}", name(knob), value(to)),
             Action::Restore { knob } => format!("restore {}{steps}", name(knob)),
             Action::MarkExternal { knob } => format!("leave {} to its other writer", name(knob)),
+            Action::TakeBack { knob } => format!("take {} back", name(knob)),
             Action::GiveUp { knob } => format!("give up {}", name(knob)),
             Action::TakeCharge { bytes } => {
                 format!(

@@ -11,6 +11,7 @@ mod identify;
 mod inquiry;
 mod limits;
 mod node;
+mod reload;
 mod rules;
 mod settings;
 mod tree;

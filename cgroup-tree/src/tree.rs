@@ -97,6 +97,12 @@ impl<M> CgroupTree<M> {
         self.root.id()
     }
 
+    /// The handle of the root cgroup.
+    #[must_use]
+    pub const fn root_cgroup(&self) -> &Cgroup {
+        &self.root
+    }
+
     /// A managed cgroup.
     #[must_use]
     pub fn get(&self, id: CgroupId) -> Option<&Node<M>> {

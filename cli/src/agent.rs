@@ -13,6 +13,7 @@ use justitia_api::escape::plain_lines;
 use justitia_kernel::cgroup::CgroupFs;
 
 use justitia_common::command::out;
+use justitia_common::toml_file::TomlError;
 
 mod check;
 mod status;
@@ -31,12 +32,20 @@ impl ConfigArgs {
         Ok(self.check()?.config)
     }
 
-    fn check(&self) -> anyhow::Result<Checked> {
-        Config::check(self.config.as_deref()).map_err(|errors| {
-            let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            anyhow::anyhow!("the configuration has errors:\n{}", lines.join("\n"))
-        })
+    /// The file that is named, if one is.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.config.as_deref()
     }
+
+    fn check(&self) -> anyhow::Result<Checked> {
+        Config::check(self.path()).map_err(wrong)
+    }
+}
+
+/// The error of a configuration with these errors.
+fn wrong(errors: Vec<TomlError>) -> anyhow::Error {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    anyhow::anyhow!("the configuration has errors:\n{}", lines.join("\n"))
 }
 
 /// Divide the page cache by the cgroups' weights, until stopped.
@@ -46,11 +55,12 @@ impl ConfigArgs {
 /// tenants that hold more than their entitlement; memory.low protects the entitlements of the others from the kernel's own
 /// reclaim.
 ///
-/// On SIGTERM, SIGINT or SIGHUP every knob gets its original value back. After a SIGKILL the next start restores them, or
-/// `justitia reset`.
+/// On SIGTERM or SIGINT every knob gets its original value back, and so when the terminal is closed at which it was started.
+/// After a SIGKILL the next start restores them, or `justitia reset`. On SIGHUP the configuration is read again, as by
+/// `justitia reload`.
 ///
 /// A configuration is optional: /etc/justitia/justitia.toml shows every key with its default. `--check-config` says every
-/// error in it.
+/// error in it. Only root may be able to write it.
 ///
 /// JUSTITIA_LOG sets what is logged: error, warn, info (the default), debug (a line for every decision), trace.
 #[derive(Args)]
@@ -155,7 +165,8 @@ pub(crate) fn watchdog(args: &Watchdog) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
-    let checked = args.config.check()?;
+    // What it says is done with root's power.
+    let checked = Config::check_owned(args.config.path()).map_err(wrong)?;
     if args.check_config {
         let state = checked.config.state_on_disk();
         if let Some(refused) = state.as_ref().filter(|state| state.refused()) {
@@ -169,7 +180,7 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     for warning in &checked.warnings {
         tracing::warn!("{warning}");
     }
-    justitia_agent::run(config, args.observe)?;
+    justitia_agent::run(config, args.config.path(), args.observe)?;
     Ok(ExitCode::SUCCESS)
 }
 

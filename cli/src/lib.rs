@@ -5,6 +5,7 @@
 
 mod agent;
 mod cache;
+mod control;
 mod curves;
 mod doctor;
 mod explain;
@@ -36,6 +37,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(agent::Run),
+    Reload(control::Reload),
+    Release(control::Release),
+    Take(control::Take),
     Status(agent::Status),
     Top(top::Top),
     Explain(explain::Explain),
@@ -64,6 +68,9 @@ pub fn definition() -> clap::Command {
 pub fn main() -> ExitCode {
     justitia_common::command::end(match Cli::parse().command {
         Command::Run(args) => agent::run(&args),
+        Command::Reload(args) => control::reload(&args),
+        Command::Release(args) => control::release(&args),
+        Command::Take(args) => control::take(&args),
         Command::Status(args) => agent::status(&args),
         Command::Top(args) => top::top(&args),
         Command::Explain(args) => explain::explain(&args),

@@ -58,13 +58,19 @@ impl Knob {
     /// (Documentation/admin-guide/cgroup-v2.rst; mm/page-writeback.c; fs/dcache.c).
     #[must_use]
     pub fn is_default(self, value: &str) -> bool {
+        value == self.default_value()
+    }
+
+    /// The kernel's default, as [`write_raw`] takes it.
+    #[must_use]
+    pub fn default_value(self) -> String {
         match self {
-            Self::MemoryMin | Self::MemoryLow => value == "0",
-            Self::MemoryHigh | Self::MemoryMax => value == "max",
-            Self::IoWeight | Self::IoBfqWeight => value == "default 100",
-            Self::IoMax(device) => value == unlimited(device),
-            Self::DirtyBackground => value == "10",
-            Self::VfsCachePressure => value == "100",
+            Self::MemoryMin | Self::MemoryLow => "0".to_owned(),
+            Self::MemoryHigh | Self::MemoryMax => "max".to_owned(),
+            Self::IoWeight | Self::IoBfqWeight => "default 100".to_owned(),
+            Self::IoMax(device) => unlimited(device),
+            Self::DirtyBackground => "10".to_owned(),
+            Self::VfsCachePressure => "100".to_owned(),
         }
     }
 

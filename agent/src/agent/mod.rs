@@ -1,5 +1,7 @@
 //! The agent: one tick of its loop, stage by stage, and what it does when cgroups come and go.
 
+mod reload;
+mod requests;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +19,7 @@ use crate::device::credits::Credits;
 use crate::knobs::{KnobStore, log_restored};
 use crate::model::{Key, Snapshot};
 use crate::monitor::{AppIoMonitor, Monitor, Switches, thread_cpu};
-use crate::page_cache::protection::marked_external;
+use crate::page_cache::protection::{marked_external, written_by};
 use crate::page_cache::reclaim::{ReclaimController, Reclaimer};
 use crate::page_cache::slab::{SlabController, plan_slab};
 use crate::page_cache::{Entitlements, ProtectionController, ReclaimFeatures, UnmanagedReclaim};
@@ -113,6 +115,9 @@ impl Agent {
     pub fn tick(&mut self, now: Instant) -> justitia_kernel::Result<Duration> {
         let decided = self.reclaim.take_results(&mut self.monitor, now);
         self.record_all(decided, now);
+        if let Some(knobs) = &mut self.knobs {
+            knobs.note_writers();
+        }
         let mut changes = self.monitor.poll(&self.config, now);
         self.follow_switches(now, &mut changes);
         self.monitor.sample_reuse(self.entitlements.capacity, now);
@@ -226,6 +231,35 @@ impl Agent {
         }
     }
 
+    /// Takes knobs back that systemd or the kubelet has set back.
+    fn take_back(&mut self, now: Instant) {
+        let (Some(knobs), cgroups) = (&mut self.knobs, &self.monitor.cgroups) else {
+            return;
+        };
+        let root = cgroups.root_cgroup();
+        let cgroup = |id| match id {
+            id if id == root.id() => Some(root),
+            id => cgroups.get(id).map(|node| &node.cgroup),
+        };
+        for back in knobs.take_back(cgroup, now) {
+            let (key, knob) = (Key::Cgroup(back.id), back.knob.to_string());
+            tracing::info!(
+                tenant = self.path(key),
+                knob,
+                found = back.found,
+                by = back.by,
+                "no longer external: it was set back"
+            );
+            if back.knob == Knob::MemoryLow {
+                let low = back.value.parse().unwrap_or(0);
+                self.monitor.cgroups.record_low(back.id, Ok(Some(low)));
+            }
+            let (found, by) = (back.found, Some(back.by).filter(|by| !by.is_empty()));
+            let rule = Rule::SetBack { found, by };
+            self.record(Decided::new(key, Action::TakeBack { knob }, rule), now);
+        }
+    }
+
     /// Writes `memory.low` as planned, and retries failed restores, at most each [`SAMPLE_PERIOD`].
     fn protect(&mut self, now: Instant) {
         if self
@@ -234,6 +268,7 @@ impl Agent {
         {
             return;
         }
+        self.take_back(now);
         let decided = self.protection.tick(
             self.knobs.as_mut(),
             &self.monitor.cgroups,
@@ -257,12 +292,17 @@ impl Agent {
     fn update_device_bandwidth(&mut self, now: Instant) {
         self.credits
             .turn(&self.config, &self.monitor, self.knobs.as_mut(), now);
-        let changed = self.credits.moved();
-        if !changed.is_empty() {
+        if self.record_moved(now) {
             // Our own writes cause events too. Handled now, they do not cause another tick.
             let changes = self.monitor.process_events(&self.config, now);
             self.apply_changes(&changes, now);
         }
+    }
+
+    /// Adds the limits of disks that were moved to the decision log; returns whether there are any.
+    fn record_moved(&mut self, now: Instant) -> bool {
+        let changed = self.credits.moved();
+        let any = !changed.is_empty();
         for change in changed {
             let key = match change.id {
                 id if id == self.monitor.cgroups.root() => Key::Unmanaged,
@@ -279,6 +319,7 @@ impl Agent {
             };
             self.record(Decided::new(key, action, Reason::Text(change.why)), now);
         }
+        any
     }
 
     /// Moves the charge of shared files to the tenants that should have it.
@@ -385,8 +426,10 @@ impl Agent {
             if external.is_none()
                 && let Some(found) = self.found_external(*id, *knob)
             {
+                let knobs = self.knobs.as_ref();
+                let by = knobs.and_then(|knobs| written_by(knobs, *id, *knob));
                 let applied = None;
-                let rule = Rule::ExternalWrite { found, applied };
+                let rule = Rule::ExternalWrite { found, applied, by };
                 self.record(marked_external(*id, *knob, rule), now);
             }
         }

@@ -8,6 +8,7 @@
 #![deny(clippy::indexing_slicing)]
 
 mod exclusion;
+mod live;
 mod read;
 #[cfg(feature = "reference")]
 pub mod reference;
@@ -70,13 +71,17 @@ impl Config {
         (checked.config.state_dir, errors)
     }
 
+    /// The status socket, whatever else is wrong with the configuration: the agent that is asked to read it tells what is.
+    #[must_use]
+    pub fn socket_of(path: Option<&Path>) -> PathBuf {
+        Self::read(path).0.config.socket
+    }
+
     /// What can be read, and what is wrong.
     fn read(path: Option<&Path>) -> (Checked, Vec<TomlError>) {
         let main = path.unwrap_or(Path::new(DEFAULT_PATH));
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
-        let mut drop_in_dir = main.as_os_str().to_owned();
-        drop_in_dir.push(".d");
-        let (mut files, skipped) = drop_ins(Path::new(&drop_in_dir)).unwrap_or_else(|error| {
+        let (mut files, skipped) = drop_ins(&drop_in_dir(path)).unwrap_or_else(|error| {
             errors.push(error);
             Default::default()
         });
@@ -106,6 +111,14 @@ impl Config {
         };
         (checked, errors)
     }
+}
+
+/// Where the drop-ins of the configuration at `path`, or at the default place, are.
+fn drop_in_dir(path: Option<&Path>) -> PathBuf {
+    let main = path.unwrap_or(Path::new(DEFAULT_PATH));
+    let mut dir = main.as_os_str().to_owned();
+    dir.push(".d");
+    dir.into()
 }
 
 /// The drop-ins, and the files beside them that are none.

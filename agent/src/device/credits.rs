@@ -472,6 +472,7 @@ impl Credits {
                 });
             }
             self.watchdog.check_lease(Instant::now())?;
+            store.watch_writers_of(&node.cgroup, Knob::MemoryHigh);
             let begun = Instant::now();
             let written = store.set(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
             if let Some(why) = held_up(begun.elapsed()) {
@@ -500,6 +501,11 @@ impl Credits {
             }
         }
         Ok(())
+    }
+
+    /// Gives every limit back: disks are divided no more. The movements are in [`Credits::moved`].
+    pub fn switch_off(&mut self, store: &mut KnobStore) {
+        self.let_go(store, LetGo::SwitchedOff);
     }
 
     /// Gives every limit back, as after a pause in which the watchdog may have done so.

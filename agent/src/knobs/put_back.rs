@@ -140,6 +140,8 @@ pub enum WriteOutcome {
         applied: String,
         /// The value that was found.
         found: String,
+        /// Who wrote it, in words; empty where that is not known.
+        by: String,
     },
     /// The original value, or the kernel's default, had been written over ours, as systemd does at `daemon-reload`. Ours
     /// was written again.
@@ -156,19 +158,34 @@ pub enum WriteOutcome {
     Deferred,
 }
 
-/// Why a knob is not written any more until the agent ends.
+/// Why a knob is not written any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unwritable {
     /// Another writer has set it.
     External {
         /// The value found there.
         found: String,
+        /// Who wrote it, in words; empty where that is not known.
+        by: String,
+        /// If it is not left until the agent ends: what makes it ours again.
+        until: Option<Until>,
     },
     /// The agent has given it up: the kernel refused a write, or took too long for it.
     GivenUp {
         /// What happened, in words.
         why: String,
     },
+}
+
+/// What makes a knob ours again that is left to systemd or the kubelet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Until {
+    /// The value before our first write.
+    pub original: String,
+    /// The value of our last write.
+    pub applied: String,
+    /// It is left until our value may be written once more, and not until it is set back.
+    pub paused: bool,
 }
 
 /// The result of restoring a knob.

@@ -1,10 +1,10 @@
 //! The knob store's state: knobs that it owns, and knobs that it leaves to other writers.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use justitia_api::escape;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
@@ -13,9 +13,10 @@ use justitia_kernel::knob::{Knob, read_raw, write_raw};
 use super::journal::{FILE_NAME, Journal, JournalEntry};
 use super::lock::{KnobStoreError, lock, lock_cgroups};
 use super::put_back::{
-    self, KnobKey, ReadOnly, RestoredKnob, Unwritable, WriteKnob, WriteOutcome, by_knob,
+    self, KnobKey, ReadOnly, RestoredKnob, Until, Unwritable, WriteKnob, WriteOutcome, by_knob,
     is_refusal, restore_entries,
 };
+use super::writers::{ReapplyLimiter, Writers};
 
 /// A knob that the store has written.
 #[derive(Debug)]
@@ -56,6 +57,8 @@ pub struct KnobStore {
     /// Knobs that are not written any more.
     pub(super) unwritable: HashMap<KnobKey, Unwritable>,
     pub(super) reapplied: HashMap<KnobKey, ReapplyLimiter>,
+    /// Who writes our knobs.
+    pub(super) writers: Writers,
     /// The journal's error, if the last write to it failed.
     pub(super) write_error: Option<String>,
     /// No compaction before this time, since the last one failed.
@@ -103,6 +106,7 @@ impl KnobStore {
             unknown: contents.unknown,
             unwritable: HashMap::new(),
             reapplied: HashMap::new(),
+            writers: Writers::default(),
             write_error: None,
             compact_after: None,
             read_only: None,
@@ -127,10 +131,11 @@ impl KnobStore {
     ) -> Result<WriteOutcome, KnobStoreError> {
         let key = (cgroup.id(), knob);
         match self.unwritable.get(&key) {
-            Some(Unwritable::External { found }) => {
+            Some(Unwritable::External { found, by, .. }) => {
                 return Ok(WriteOutcome::External {
                     applied: String::new(),
                     found: found.clone(),
+                    by: by.clone(),
                 });
             }
             Some(Unwritable::GivenUp { .. }) => return Ok(WriteOutcome::GivenUp),
@@ -177,9 +182,10 @@ impl KnobStore {
             Some(owned) if owned.applied == found => owned.original.clone(),
             Some(owned) => {
                 let applied = owned.applied.clone();
-                if !self.may_reapply(key, &found) {
-                    self.external_from_now(key, &found);
-                    return Ok(WriteOutcome::External { applied, found });
+                let author = self.writers.take(key.0, key.1, true).unwrap_or_default();
+                if !self.is_ours_again(key, &found, &author, Instant::now()) {
+                    let by = author.name;
+                    return Ok(WriteOutcome::External { applied, found, by });
                 }
                 self.forget(key);
                 found.clone()
@@ -233,6 +239,7 @@ impl KnobStore {
             return Ok(None);
         };
         if found == owned.applied {
+            self.writers.settle(id, knob);
             return Ok(None);
         }
         let (cgroup, applied) = (owned.cgroup.clone(), owned.applied.clone());
@@ -245,13 +252,6 @@ impl KnobStore {
         }))
     }
 
-    /// Whether `found` is merely the original value written again, so that our value may be written over it once more.
-    fn may_reapply(&mut self, key: KnobKey, found: &str) -> bool {
-        let original = self.owned.get(&key).map(|owned| owned.original.as_str());
-        (original == Some(found) || key.1.is_default(found))
-            && self.reapplied.entry(key).or_default().allow(Instant::now())
-    }
-
     pub(super) fn forget(&mut self, key: KnobKey) -> WriteOutcome {
         if let Some(owned) = self.owned.remove(&key) {
             put_back::remove(&owned.cgroup, key.1);
@@ -262,8 +262,15 @@ impl KnobStore {
 
     /// Leaves a knob of ours to the writer of `found`.
     pub(super) fn external_from_now(&mut self, key: KnobKey, found: &str) {
+        let author = self.writers.take(key.0, key.1, true).unwrap_or_default();
+        self.leave(key, found, author.name, None);
+    }
+
+    /// Leaves a knob to the writer of `found`.
+    pub(super) fn leave(&mut self, key: KnobKey, found: &str, by: String, until: Option<Until>) {
         let found = found.to_owned();
-        self.unwritable.insert(key, Unwritable::External { found });
+        self.unwritable
+            .insert(key, Unwritable::External { found, by, until });
         self.forget(key);
     }
 }
@@ -322,7 +329,7 @@ impl KnobStore {
     /// The knobs of other writers, and the values found there.
     pub fn external(&self) -> impl Iterator<Item = (CgroupId, Knob, &str)> {
         self.unwritable().filter_map(|(id, knob, why)| match why {
-            Unwritable::External { found } => Some((id, knob, found.as_str())),
+            Unwritable::External { found, .. } => Some((id, knob, found.as_str())),
             Unwritable::GivenUp { .. } => None,
         })
     }
@@ -331,8 +338,17 @@ impl KnobStore {
     #[must_use]
     pub fn found_external(&self, id: CgroupId, knob: Knob) -> Option<&str> {
         match self.unwritable.get(&(id, knob)) {
-            Some(Unwritable::External { found }) => Some(found),
+            Some(Unwritable::External { found, .. }) => Some(found),
             _ => None,
+        }
+    }
+
+    /// Who wrote what was found there, in words; empty where that is not known.
+    #[must_use]
+    pub fn external_by(&self, id: CgroupId, knob: Knob) -> &str {
+        match self.unwritable.get(&(id, knob)) {
+            Some(Unwritable::External { by, .. }) => by,
+            _ => "",
         }
     }
 
@@ -348,9 +364,8 @@ impl KnobStore {
     /// first.
     pub fn mark_external(&mut self, id: CgroupId, knob: Knob, found: &str) {
         self.restore(id, knob);
-        let found = found.to_owned();
-        self.unwritable
-            .insert((id, knob), Unwritable::External { found });
+        let by = self.writers.take(id, knob, false).unwrap_or_default().name;
+        self.leave((id, knob), found, by, None);
     }
 
     /// Writes a knob that is external, although it is: its operator's value becomes the original, which is restored. For
@@ -385,55 +400,6 @@ impl KnobStore {
         }
         self.unwritable.retain(|(of, _), _| *of != id);
         self.reapplied.retain(|(of, _), _| *of != id);
-    }
-}
-
-// How often our value is written again over a value that was merely reapplied.
-//
-// systemd writes a unit's properties into its cgroup whenever it realizes the unit: at `daemon-reload`, at
-// `daemon-reexec`, when a property of it or of a sibling changes. It writes the original value, which
-// is no decision. A writer that repeats it more often counts as a decision, and the knob is external from then on.
-
-/// The most times within a [`WINDOW`]: an administrator who reloads systemd by hand does it less often.
-const LIMIT: usize = 6;
-/// See [`LIMIT`].
-const WINDOW: Duration = Duration::from_secs(60);
-
-/// When one knob was written again.
-#[derive(Debug, Default)]
-pub(super) struct ReapplyLimiter(VecDeque<Instant>);
-
-impl ReapplyLimiter {
-    /// Whether our value may be written once more; counts it then.
-    pub(super) fn allow(&mut self, now: Instant) -> bool {
-        while self
-            .0
-            .front()
-            .is_some_and(|at| now.saturating_duration_since(*at) >= WINDOW)
-        {
-            self.0.pop_front();
-        }
-        let allowed = self.0.len() < LIMIT;
-        if allowed {
-            self.0.push_back(now);
-        }
-        allowed
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn six_writes_a_minute_are_allowed_and_old_ones_do_not_count() {
-        let begin = Instant::now();
-        let mut limiter = ReapplyLimiter::default();
-        let mut allowed = |seconds| limiter.allow(begin + Duration::from_secs(seconds));
-        assert!((0..6).all(&mut allowed));
-        assert!(!allowed(6) && !allowed(59), "a seventh within a minute");
-        assert!(allowed(60), "the first is a minute old");
-        assert!(!allowed(60));
-        assert!((200..206).all(&mut allowed));
+        self.writers.forget(id);
     }
 }

@@ -32,6 +32,12 @@ impl CpuBudget {
         }
     }
 
+    /// Goes on with another rate, CPU seconds per second. The balance stays, within what the new rate allows.
+    pub fn set_rate(&mut self, rate: f64) {
+        self.allows();
+        self.rate = rate;
+    }
+
     /// Whether the balance is above 0. Charges what this thread has used since the last call.
     pub fn allows(&mut self) -> bool {
         let (cpu, wall) = (thread_cpu(), monotonic());

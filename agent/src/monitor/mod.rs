@@ -13,7 +13,7 @@ use std::collections::BinaryHeap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use justitia_cgroup_tree::Changes;
+use justitia_cgroup_tree::{Changes, Rule};
 use justitia_kernel::block::bfq_disks;
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::proc::ProcFs;
@@ -115,6 +115,12 @@ impl Monitor {
         }
         self.schedule(&changes, now);
         changes
+    }
+
+    /// Goes on with other rules of the configuration.
+    pub fn apply_rules(&mut self, rules: &[Rule], now: Instant, changes: &mut Changes) {
+        self.cgroups.apply_rules(rules, now, changes);
+        self.schedule(changes, now);
     }
 
     /// Reads the tenants' reuse times, as far as that is due. `capacity` is the page cache that can be divided, bytes.

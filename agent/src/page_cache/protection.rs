@@ -201,8 +201,8 @@ impl ProtectionController {
                 Ok(None) => {}
                 // Written after the last events were read, before our first write.
                 Ok(Some(found)) => {
-                    let applied = None;
-                    return marked(Rule::ExternalWrite { found, applied });
+                    let (applied, by) = (None, written_by(store, id, knob));
+                    return marked(Rule::ExternalWrite { found, applied, by });
                 }
                 Err(error) => {
                     tracing::debug!(tenant = path, %error, "memory.low could not be read; it is tried again");
@@ -210,12 +210,16 @@ impl ProtectionController {
                 }
             }
         }
+        if !node.in_delegation {
+            store.watch_writers_of(&node.cgroup, knob);
+        }
         match store.set(&node.cgroup, knob, &intent.low.to_string()) {
-            Ok(WriteOutcome::External { applied, found }) => {
-                log_external(node, &path, knob, &applied, &found);
+            Ok(WriteOutcome::External { applied, found, by }) => {
+                log_external(node, &path, knob, [&applied, &found, &by]);
                 marked(Rule::ExternalWrite {
                     found,
                     applied: Some(applied),
+                    by: Some(by).filter(|by| !by.is_empty()),
                 })
             }
             Ok(WriteOutcome::Gone | WriteOutcome::GivenUp | WriteOutcome::Deferred) => None,
@@ -304,20 +308,27 @@ pub(super) fn mark_external_unless(
         low if low == expected => return Ok(None),
         low => low.to_string(),
     };
-    log_external(node, tenant, Knob::MemoryLow, "", &found);
+    log_external(node, tenant, Knob::MemoryLow, ["", &found, ""]);
     store.mark_external(node.cgroup.id(), Knob::MemoryLow, &found);
     Ok(Some(found))
 }
 
 /// Logs that a knob is external. A delegatee can create cgroups and write their knobs without end: its knobs are logged at
-/// the level of debug.
-pub(super) fn log_external(node: &Node, tenant: &str, knob: Knob, applied: &str, found: &str) {
+/// the level of debug. `what`: our value, what was found, and who wrote it.
+pub(super) fn log_external(node: &Node, tenant: &str, knob: Knob, what: [&str; 3]) {
     let message = "external: another writer has set it";
+    let [applied, found, by] = what;
     if node.in_delegation {
-        tracing::debug!(tenant, %knob, applied, found, "{message}");
+        tracing::debug!(tenant, %knob, applied, found, by, "{message}");
     } else {
-        tracing::warn!(tenant, %knob, applied, found, "{message}");
+        tracing::warn!(tenant, %knob, applied, found, by, "{message}");
     }
+}
+
+/// Who wrote an external knob, if that is known.
+pub fn written_by(store: &KnobStore, id: CgroupId, knob: Knob) -> Option<String> {
+    let by = store.external_by(id, knob);
+    (!by.is_empty()).then(|| by.to_owned())
 }
 
 // When cgroups come and go, and when knobs are written.
@@ -382,12 +393,8 @@ impl ProtectionController {
         if store.applied(id, knob).is_some() {
             let read = read_raw(&node.cgroup, knob)?;
             match store.audit_value(id, knob, &read) {
-                Ok(Some(WriteOutcome::External { applied, found })) => {
-                    log_external(node, &path, knob, &applied, &found);
-                }
-                Ok(Some(WriteOutcome::Reapplied { found })) => {
-                    tracing::debug!(tenant = path, %knob, found, "the original value was reapplied: written again");
-                    return Ok(None);
+                Ok(Some(WriteOutcome::External { applied, found, by })) => {
+                    log_external(node, &path, knob, [&applied, &found, &by]);
                 }
                 Ok(_) => return Ok(None),
                 Err(KnobStoreError::Kernel(error)) if error.is_exhausted() => return Err(error),

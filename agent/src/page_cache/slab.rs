@@ -217,8 +217,8 @@ impl SlabController {
     /// Whether it was raised now.
     fn raise(&mut self, store: &mut KnobStore) -> bool {
         let id = self.root.id();
-        if let Ok(Some(WriteOutcome::External { applied, found })) = store.audit(id, KNOB) {
-            tracing::warn!(knob = %KNOB, applied, found, "external: another writer has set it");
+        if let Ok(Some(WriteOutcome::External { applied, found, by })) = store.audit(id, KNOB) {
+            tracing::warn!(knob = %KNOB, applied, found, by, "external: another writer has set it");
         }
         if store.applied(id, KNOB).is_some() || self.left.is_some() || !store.may_write(id, KNOB) {
             return false;

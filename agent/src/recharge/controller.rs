@@ -11,7 +11,7 @@ use super::job::{JobResult, MAX_JOB, NO_CACHESTAT, RechargeJob, RechargeWorker, 
 use super::plan::{RechargeIntent, plan_recharge};
 use crate::config::Config;
 use crate::model::{Key, Snapshot};
-use crate::monitor::Monitor;
+use crate::monitor::{AppIoMonitor, Monitor};
 use crate::page_cache::Entitlements;
 use crate::status::decision_log::Decided;
 
@@ -25,6 +25,8 @@ const MAX_FILES: usize = 64;
 pub struct RechargeController {
     /// The period; `None` if it is switched off, or cannot work here.
     period: Option<Duration>,
+    /// Whether it is switched on.
+    configured: bool,
     root: CgroupId,
     worker: Option<RechargeWorker>,
     /// When the last watch began.
@@ -42,6 +44,7 @@ impl RechargeController {
     pub fn open(config: &Config, root: CgroupId, acts: bool) -> Self {
         let mut controller = Self {
             period: config.recharge.enabled.then_some(config.recharge.interval),
+            configured: config.recharge.enabled,
             root,
             worker: None,
             watch_started: None,
@@ -62,6 +65,26 @@ impl RechargeController {
             }
         }
         controller
+    }
+
+    /// Goes on as configured now. Jobs that are queued are done.
+    pub fn reconfigure(&mut self, config: &Config, app_io: &mut AppIoMonitor, acts: bool) {
+        let (was, period) = (self.configured, config.recharge.interval);
+        self.configured = config.recharge.enabled;
+        match (was, self.configured) {
+            (true, true) => self.period = self.period.map(|_| period),
+            (true, false) => {
+                self.period = None;
+                self.limitations.clear();
+                if std::mem::take(&mut self.watching) {
+                    // If the probe cannot be detached, the next watch reports it.
+                    let _ = app_io.watch_shared_files(false);
+                }
+            }
+            (false, true) if self.worker.is_some() => self.period = Some(period),
+            (false, true) => *self = Self::open(config, self.root, acts),
+            (false, false) => {}
+        }
     }
 
     fn disable(&mut self, why: &str) {

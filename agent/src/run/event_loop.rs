@@ -1,18 +1,21 @@
 //! The agent's loop: ticks, answers to clients in between, and the end.
 
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use justitia_api::control::{Answer, Request};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use sd_notify::NotifyState;
 
 use super::checks::RunError;
+use super::process::Signals;
+use super::reload::Live;
 use crate::agent::Agent;
 use crate::knobs::journal::boot_id;
 use crate::knobs::log_restored;
 use crate::status::collect::status;
+use crate::status::control::Control;
 use crate::status::socket::Socket;
 
 /// The least time between two ticks, however many events come.
@@ -24,20 +27,30 @@ const RESTORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// An agent, and what its loop waits for.
 #[derive(Debug)]
 pub(super) struct AgentLoop {
-    /// It is dropped before the agent, which may still have to restore knobs.
-    socket: Socket,
-    agent: Agent,
-    /// Becomes readable when a signal asks the agent to stop.
-    stop: UnixStream,
-    /// What limits the agent's work, for the status.
-    limitations: Vec<String>,
+    /// The sockets and the port are closed before the agent is dropped, which may still have to restore knobs; and to detach
+    /// the probes takes seconds.
+    waits: Waits,
+    live: Live,
+    pub(super) agent: Agent,
     observe: bool,
+}
+
+/// What the loop waits for, beside the time and the events of the cgroup tree.
+#[derive(Debug)]
+pub(super) struct Waits {
+    pub(super) signals: Signals,
+    pub(super) socket: Socket,
+    pub(super) control: Control,
 }
 
 /// Why a wait has ended.
 enum WakeReason {
     /// A signal to stop.
     Stop,
+    /// SIGHUP.
+    HangUp,
+    /// A client of the control socket.
+    Request,
     /// A client of the status socket.
     Client,
     /// Events of the cgroup tree, or the time.
@@ -45,18 +58,11 @@ enum WakeReason {
 }
 
 impl AgentLoop {
-    pub(super) const fn new(
-        agent: Agent,
-        stop: UnixStream,
-        socket: Socket,
-        limitations: Vec<String>,
-        observe: bool,
-    ) -> Self {
+    pub(super) const fn new(agent: Agent, waits: Waits, live: Live, observe: bool) -> Self {
         Self {
-            socket,
+            waits,
             agent,
-            stop,
-            limitations,
+            live,
             observe,
         }
     }
@@ -115,21 +121,33 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// Answers clients until `wait` has passed, or events or a signal have come. Returns whether it was a signal. However
+    /// Answers clients until `wait` has passed, or events or a signal have come. Returns whether it is to stop. However
     /// many clients ask, the next tick does not come earlier, and their cost does not count against the monitor's budget.
     pub(super) fn answer_until_due(&mut self, wait: Duration) -> bool {
         let due = Instant::now() + wait;
         loop {
             let begun = Instant::now();
-            let (socket, limitations, observe) = (&self.socket, &self.limitations, self.observe);
+            let (socket, live, observe) = (&self.waits.socket, &self.live, self.observe);
             self.agent.answer(|agent| {
                 socket.answer(|| {
                     agent.monitor.sample_now(Instant::now());
-                    status(agent, limitations, observe)
+                    status(agent, &live.limitations(), observe)
                 });
             });
             match self.wait(due.saturating_duration_since(begun)) {
                 WakeReason::Stop => return true,
+                WakeReason::HangUp => {
+                    let stop = self.waits.signals.take_hang_up();
+                    if !stop {
+                        // It is in the log.
+                        let _ = self.reload();
+                    }
+                    return stop;
+                }
+                WakeReason::Request => {
+                    self.answer_requests();
+                    return false;
+                }
                 WakeReason::Client if Instant::now() < due => {
                     std::thread::sleep(MIN_TICK.saturating_sub(begun.elapsed()));
                 }
@@ -138,11 +156,48 @@ impl AgentLoop {
         }
     }
 
+    /// Reads the configuration again, and goes on with it, or says why not.
+    fn reload(&mut self) -> Answer {
+        match self.live.reload(&mut self.agent) {
+            Ok(done) => {
+                tracing::info!("the configuration was read again, and is in effect");
+                let errors = Vec::new();
+                Answer { done, errors }
+            }
+            Err(errors) => {
+                for error in &errors {
+                    tracing::error!("{error}");
+                }
+                tracing::error!(
+                    "the configuration was not changed: the one from before stays in effect"
+                );
+                let done = Vec::new();
+                Answer { done, errors }
+            }
+        }
+    }
+
+    /// Does what the clients of the control socket have asked.
+    fn answer_requests(&mut self) {
+        for asked in self.waits.control.requests() {
+            let answer = match &asked.request {
+                Request::Reload => self.reload(),
+                Request::Release { knob } => self.agent.release(knob),
+                Request::Take { knob } => self.agent.take(knob),
+            };
+            asked.answer(&answer);
+        }
+    }
+
     /// Waits for the time, events, a client or a signal.
     fn wait(&self, timeout: Duration) -> WakeReason {
+        let waits = &self.waits;
         let mut fds = vec![
-            PollFd::new(&self.stop, PollFlags::IN),
-            PollFd::new(self.socket.listener(), PollFlags::IN),
+            PollFd::new(&waits.signals.stop, PollFlags::IN),
+            PollFd::new(&waits.signals.hang_up, PollFlags::IN),
+            PollFd::new(waits.control.listener(), PollFlags::IN),
+            PollFd::new(waits.control.wake(), PollFlags::IN),
+            PollFd::new(waits.socket.listener(), PollFlags::IN),
         ];
         if let Some(watcher) = self.agent.monitor.cgroups.watcher() {
             fds.push(PollFd::from_borrowed_fd(watcher.as_fd(), PollFlags::IN));
@@ -150,11 +205,15 @@ impl AgentLoop {
         let timeout = Timespec::try_from(timeout).ok();
         // If it is interrupted, the wait is shorter.
         let _ = poll(&mut fds, timeout.as_ref());
-        let ready =
-            |fd: Option<&PollFd<'_>>| fd.is_some_and(|fd| fd.revents().contains(PollFlags::IN));
-        match (ready(fds.first()), ready(fds.get(1)), ready(fds.get(2))) {
-            (true, ..) => WakeReason::Stop,
-            (false, true, false) => WakeReason::Client,
+        let ready = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::IN);
+        let ready: Vec<bool> = fds.iter().map(ready).collect();
+        match *ready {
+            [true, ..] => WakeReason::Stop,
+            [_, true, ..] => WakeReason::HangUp,
+            [_, _, true, ..] | [_, _, _, true, ..] => WakeReason::Request,
+            // With events of the tree, the tick comes now.
+            [.., true] if ready.len() > 5 => WakeReason::Tick,
+            [_, _, _, _, true, ..] => WakeReason::Client,
             _ => WakeReason::Tick,
         }
     }

@@ -3,6 +3,7 @@
 mod checks;
 mod event_loop;
 mod process;
+mod reload;
 mod start;
 #[cfg(test)]
 mod tests;

@@ -1,17 +1,17 @@
 //! Starts the agent: as `justitia run`, or observing inside another process.
 
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
 use justitia_api::Status;
-use justitia_api::client::ask_within;
-use justitia_common::metrics::Server;
 use justitia_kernel::capabilities::{Capabilities, Paths};
 use justitia_kernel::cgroup::CgroupFs;
 use sd_notify::NotifyState;
 
-use super::checks::{RunError, check_features, check_state_dir, reclaim_features, suggestions};
-use super::event_loop::AgentLoop;
+use super::checks::{RunError, check_features, check_state_dir, reclaim_features};
+use super::event_loop::{AgentLoop, Waits};
 use super::process::{handle_signals, lock_memory, raise_descriptor_limit};
+use super::reload::{Exporter, Live};
 use crate::agent::Agent;
 use crate::config::Config;
 use crate::knobs::journal::boot_id;
@@ -20,23 +20,21 @@ use crate::monitor::AppIoMonitor;
 use crate::page_cache::Handover;
 use crate::page_cache::reclaim::Reclaimer;
 use crate::status::collect::status;
-use crate::status::metrics;
+use crate::status::control::Control;
 use crate::status::socket::Socket;
 
-/// How long the metrics wait for the status: less than their clients are served for.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
-
-/// Runs until a signal asks it to stop. With `observe` it writes nothing but the status socket.
+/// Runs until a signal asks it to stop. With `observe` it writes nothing but its sockets. `config` was read from `file`, or
+/// from the default place; SIGHUP and a request have it read again.
 ///
 /// # Errors
 /// If the machine lacks what the agent needs: then nothing was changed. If a vital file cannot be read any more: then all
 /// knobs were restored.
-pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
+pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), RunError> {
     let capabilities = Capabilities::detect(&Paths::default());
     let mut limitations = check_features(&capabilities, observe)?;
     limitations.extend(check_state_dir(&config, observe)?);
     let fs = CgroupFs::discover()?;
-    let stop = handle_signals()?;
+    let signals = handle_signals()?;
     raise_descriptor_limit();
     if !observe {
         lock_memory();
@@ -45,7 +43,13 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     let (store, reclaimer) = if observe {
         (None, None)
     } else {
-        let (store, reclaimer) = start_enforcement(&config, &fs)?;
+        let (mut store, reclaimer) = start_enforcement(&config, &fs)?;
+        if let Err(error) = store.watch_writers() {
+            tracing::warn!(%error, "who writes knobs cannot be seen: the value alone decides whose it is");
+            limitations.push(format!(
+                "Knobs: who writes them cannot be seen ({error}): the value alone decides whose it is"
+            ));
+        }
         (Some(store), Some(reclaimer))
     };
     let socket_path = config.socket.clone();
@@ -53,21 +57,24 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
         "the status socket {}",
         socket_path.display()
     )))?;
+    let control = Control::listen(&socket_path).map_err(RunError::system(format!(
+        "the control socket beside {}",
+        socket_path.display()
+    )))?;
     let app_io = AppIoMonitor::attach_meanwhile(&(&config.probes).into());
-    let metrics = serve_metrics(&config).unwrap_or_else(|error| {
-        limitations.push(error);
-        None
-    });
+    let mut live = Live {
+        file: file.map(Path::to_owned),
+        metrics: Exporter::start(&config),
+        limitations,
+        doubts: Vec::new(),
+    };
     let features = reclaim_features(&capabilities);
     let mut agent = Agent::new(config, &fs, features, store, reclaimer, app_io)?;
     if let (false, Ok(boot)) = (observe, boot_id()) {
         let state = &agent.config.state_dir;
         agent.monitor.handover = Handover::take(state, &boot, Instant::now());
     }
-    for suggestion in suggestions(&agent) {
-        tracing::warn!("{suggestion}");
-        limitations.push(format!("Configuration: {suggestion}"));
-    }
+    live.doubt(&agent);
     tracing::info!(
         tenants = agent.monitor.cgroups.len(),
         observe,
@@ -76,11 +83,12 @@ pub fn run(config: Config, observe: bool) -> Result<(), RunError> {
     );
     // systemd waits for this; without systemd nothing receives it.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
-    let mut agent_loop = AgentLoop::new(agent, stop, socket, limitations, observe);
-    let result = agent_loop.run();
-    // Detaching the probes takes seconds: the port is closed before.
-    drop(metrics);
-    result
+    let waits = Waits {
+        signals,
+        socket,
+        control,
+    };
+    AgentLoop::new(agent, waits, live, observe).run()
 }
 
 /// Opens the knob store, which restores what an earlier agent has left, and starts the reclaim threads.
@@ -89,22 +97,6 @@ fn start_enforcement(config: &Config, fs: &CgroupFs) -> Result<(KnobStore, Recla
     log_restored("left by an earlier agent", &restored);
     let reclaimer = Reclaimer::start().map_err(RunError::system("starting the reclaim threads"))?;
     Ok((store, reclaimer))
-}
-
-/// Serves the metrics, if that is configured. The agent also runs if it cannot.
-fn serve_metrics(config: &Config) -> Result<Option<Server>, String> {
-    let Some(address) = config.metrics.listen else {
-        return Ok(None);
-    };
-    let (socket, max_tenants) = (config.socket.clone(), config.metrics.max_tenants);
-    let text = move || {
-        let status = ask_within(&socket, ANSWER_TIMEOUT)
-            .map_err(|e| format!("the agent does not answer: {e}"))?;
-        metrics::text(&status, max_tenants)
-    };
-    Server::start(address, text)
-        .map(Some)
-        .map_err(|error| format!("Metrics are not served at {address}: {error}"))
 }
 
 /// An agent in this process that only observes, for clients on a machine where no agent runs.

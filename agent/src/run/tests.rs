@@ -1,22 +1,28 @@
+use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use justitia_api::client::ask;
+use justitia_api::control::{Answer, Request, request};
 use justitia_kernel::capabilities::{Capabilities, Paths};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::proc::ProcFs;
 
 use super::checks::check_features;
-use super::event_loop::{AgentLoop, ended};
+use super::event_loop::{AgentLoop, Waits, ended};
+use super::process::Signals;
+use super::reload::{Exporter, Live};
 use crate::agent::Agent;
 use crate::config::Config;
 use crate::knobs::KnobStore;
 use crate::monitor::{AppIoMonitor, thread_cpu};
 use crate::page_cache::ReclaimFeatures;
 use crate::page_cache::system_memory::SystemMemory;
+use crate::status::control::Control;
 use crate::status::socket::Socket;
 
 /// An agent that only observes a tree of plain files with one cgroup.
@@ -35,6 +41,37 @@ fn agent_with(root: &std::path::Path, store: Option<KnobStore>) -> Agent {
     };
     let app_io = AppIoMonitor::unavailable("a test");
     Agent::new(config, &fs, ReclaimFeatures::default(), store, None, app_io).unwrap()
+}
+
+/// What a loop waits for, with the path of its socket, and the other ends of its signals: to stop, and SIGHUP.
+fn waits(dir: &Path) -> (Waits, PathBuf, [UnixStream; 2]) {
+    let path = dir.join("j.sock");
+    let ((stop, stopped), (hang_up, hung_up)) =
+        (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+    hang_up.set_nonblocking(true).unwrap();
+    let signals = Signals {
+        stop,
+        hang_up,
+        at_terminal: false,
+    };
+    let waits = Waits {
+        signals,
+        socket: Socket::listen(&path).unwrap(),
+        control: Control::listen(&path).unwrap(),
+    };
+    (waits, path, [stopped, hung_up])
+}
+
+/// The configuration of an agent without metrics, read from `file`.
+fn live(agent: &Agent, file: Option<PathBuf>) -> Live {
+    let mut config = agent.config.clone();
+    config.metrics.listen = None;
+    Live {
+        file,
+        metrics: Exporter::start(&config),
+        limitations: Vec::new(),
+        doubts: Vec::new(),
+    }
 }
 
 /// A kernel of arm64 with pages of 64 KiB, for instance: it rounds `memory.low` to them.
@@ -84,9 +121,7 @@ fn answers_do_not_count_against_the_monitors_budget() {
 fn requests_do_not_change_the_time_of_the_next_tick() {
     let dir = tempfile::tempdir().unwrap();
     let agent = agent(&dir.path().join("cgroup"));
-    let path = dir.path().join("j.sock");
-    let socket = Socket::listen(&path).unwrap();
-    let (stop, _signalled) = UnixStream::pair().unwrap();
+    let (waits, path, _signalled) = waits(dir.path());
     let running = Arc::new(AtomicBool::new(true));
     let client = std::thread::spawn({
         let running = Arc::clone(&running);
@@ -99,7 +134,8 @@ fn requests_do_not_change_the_time_of_the_next_tick() {
             answers
         }
     });
-    let mut agent_loop = AgentLoop::new(agent, stop, socket, Vec::new(), true);
+    let live = live(&agent, None);
+    let mut agent_loop = AgentLoop::new(agent, waits, live, true);
     let (begun, wait) = (Instant::now(), Duration::from_secs(2));
     let stopped = agent_loop.answer_until_due(wait);
     let took = begun.elapsed();
@@ -130,9 +166,9 @@ fn an_error_restores_every_knob_before_the_end() {
         std::fs::write(proc.join(file), "").unwrap();
     }
     agent.monitor.memory = SystemMemory::new(ProcFs::open(&proc).unwrap());
-    let socket = Socket::listen(&dir.path().join("j.sock")).unwrap();
-    let (stop, _signalled) = UnixStream::pair().unwrap();
-    let mut agent_loop = AgentLoop::new(agent, stop, socket, Vec::new(), false);
+    let (waits, _, _signalled) = waits(dir.path());
+    let live = live(&agent, None);
+    let mut agent_loop = AgentLoop::new(agent, waits, live, false);
     let error = agent_loop.run().unwrap_err().to_string();
     assert!(error.contains("meminfo"), "{error}");
     assert_eq!(std::fs::read_to_string(&low).unwrap().trim(), "1000");
@@ -147,4 +183,156 @@ fn what_is_said_at_the_end_is_what_was_done() {
         ended(false, 7),
         "stopped: all 7 knobs with a value of ours were restored"
     );
+}
+
+/// An agent that holds the `memory.low` of two cgroups, `a` and `b`, as its configuration in `j.toml` says.
+struct Reloaded {
+    dir: tempfile::TempDir,
+    agent_loop: AgentLoop,
+    signals: [UnixStream; 2],
+    socket: PathBuf,
+}
+
+impl Reloaded {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("cgroup");
+        for cgroup in ["a", "b"] {
+            std::fs::create_dir_all(root.join(cgroup)).unwrap();
+            for (file, text) in [("cgroup.controllers", "memory\n"), ("memory.low", "0\n")] {
+                std::fs::write(root.join(cgroup).join(file), text).unwrap();
+            }
+        }
+        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let (store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
+        let mut agent = agent_with(&root, Some(store));
+        for cgroup in ["a", "b"] {
+            let cgroup = Cgroup::open_at(&fs, cgroup.as_ref()).unwrap();
+            let store = agent.knobs.as_mut().unwrap();
+            store.set(&cgroup, Knob::MemoryLow, "5").unwrap();
+        }
+        agent.config.state_dir = dir.path().join("state");
+        agent.config.metrics.listen = None;
+        let (waits, socket, signals) = waits(dir.path());
+        agent.config.socket.clone_from(&socket);
+        let live = live(&agent, Some(dir.path().join("j.toml")));
+        let agent_loop = AgentLoop::new(agent, waits, live, false);
+        Self {
+            dir,
+            agent_loop,
+            signals,
+            socket,
+        }
+    }
+
+    /// What stands in `a`, and in `b`.
+    fn lows(&self) -> [String; 2] {
+        let root = self.dir.path().join("cgroup");
+        ["a", "b"].map(|name| {
+            let low = std::fs::read_to_string(root.join(name).join("memory.low")).unwrap();
+            low.trim().to_owned()
+        })
+    }
+
+    /// Writes this beside what cannot change, after one line.
+    fn configure(&self, toml: &str) {
+        let dir = self.dir.path().display();
+        let text = format!(
+            "socket = \"{}\"\nstate_dir = \"{dir}/state\"\n{toml}",
+            self.socket.display()
+        );
+        std::fs::write(self.dir.path().join("j.toml"), text).unwrap();
+    }
+
+    /// What a client is told that asks for a reload.
+    fn reload(&mut self) -> Answer {
+        let socket = self.socket.clone();
+        let client = std::thread::spawn(move || request(&socket, &Request::Reload).unwrap());
+        while !client.is_finished() {
+            let stopped = self.agent_loop.answer_until_due(Duration::from_millis(20));
+            assert!(!stopped);
+        }
+        client.join().unwrap()
+    }
+}
+
+#[test]
+fn a_reload_keeps_knobs_and_gives_back_what_is_excluded() {
+    let mut it = Reloaded::start();
+    it.configure("[metrics]\nlisten = \"\"\n[[tenant]]\nmatch = \"b\"\nexclude = true\n[cache]\nswap = false\n");
+    let answer = it.reload();
+    assert_eq!(answer.errors, Vec::<String>::new());
+    let read = format!("read: {}", it.dir.path().join("j.toml").display());
+    assert_eq!(answer.done[0], read);
+    assert_eq!(it.lows(), ["5", "0"]);
+    assert!(!it.agent_loop.agent.config.cache.swap);
+    // What is held is in the journal, and what was given back is not.
+    let journal = std::fs::read_to_string(it.dir.path().join("state/ledger")).unwrap();
+    assert!(journal.contains("\"a\""), "{journal}");
+    let knobs = it.agent_loop.agent.knobs.as_ref().unwrap();
+    assert_eq!(knobs.owned().count(), 1);
+    // It comes back as one that is new.
+    it.configure("[metrics]\nlisten = \"\"\n[[tenant]]\nmatch = \"b\"\nweight = 300\n");
+    assert_eq!(it.reload().errors, Vec::<String>::new());
+    assert_eq!(it.agent_loop.agent.monitor.cgroups.len(), 2);
+    assert_eq!(it.lows(), ["5", "0"]);
+}
+
+#[test]
+fn a_configuration_with_an_error_changes_nothing() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut it = Reloaded::start();
+    let file = it.dir.path().join("j.toml");
+    let exclude = "[metrics]\nlisten = \"\"\n[[tenant]]\nmatch = \"b\"\nexclude = true\n";
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    let listens = format!("[metrics]\nlisten = \"{taken}\"\n");
+    for (toml, mode, expected) in [
+        (
+            "[cache]\nswap = 7\n",
+            0o600,
+            "j.toml:7: expected true or false, found integer 7",
+        ),
+        (
+            "[probes]\nmax_cgroups = 17\n",
+            0o600,
+            "probes.max_cgroups cannot change while the agent runs: restart to change it",
+        ),
+        (
+            "",
+            0o602,
+            "that only root may write, found one of mode 0602",
+        ),
+        (&listens, 0o600, "Metrics are not served at 127.0.0.1:"),
+    ] {
+        let toml = match toml.starts_with("[metrics]") {
+            true => toml.to_owned() + exclude.split_once("\"\"\n").unwrap().1,
+            false => exclude.to_owned() + toml,
+        };
+        let toml = toml.replace("[metrics]\nlisten = \"\"\n[[", "[[");
+        it.configure(&toml);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        let answer = it.reload();
+        assert_eq!(answer.done, Vec::<String>::new());
+        assert!(
+            answer.errors.iter().any(|error| error.contains(expected)),
+            "{answer:?}"
+        );
+        assert_eq!(it.lows(), ["5", "5"], "{expected}");
+        assert_eq!(it.agent_loop.agent.config.rules.len(), 0, "{expected}");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let knobs = it.agent_loop.agent.knobs.as_ref().unwrap();
+    assert_eq!(knobs.owned().count(), 2);
+}
+
+#[test]
+fn sighup_reloads_but_where_the_terminal_is_gone() {
+    let mut it = Reloaded::start();
+    it.configure("[metrics]\nlisten = \"\"\n[[tenant]]\nmatch = \"b\"\nexclude = true\n");
+    it.signals[1].write_all(&[1]).unwrap();
+    assert!(!it.agent_loop.answer_until_due(Duration::from_secs(20)));
+    assert_eq!(it.lows(), ["5", "0"]);
+    it.signals[0].write_all(&[1]).unwrap();
+    assert!(it.agent_loop.answer_until_due(Duration::from_secs(20)));
 }

@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use justitia_api::{
     AgentUsage, AppStatus, DemandModel, EstimateBasis, ExternalKnob, GivenUpKnob, IoPolicyStatus,
-    KnobOwner, KnobStatus, MemoryStatus, PV_INFINITE, PolicyStatus, ProbeDrops, Reason,
+    KnobOwner, KnobStatus, MemoryStatus, PV_INFINITE, PolicyStatus, ProbeDrops, Reason, Rule,
     STATUS_VERSION, Status, TenantStatus,
 };
 use justitia_kernel::cgroup::CgroupId;
@@ -22,7 +22,7 @@ use crate::knobs::Unwritable;
 use crate::model::{Key, MIN_OBSERVATION, Snapshot, Tenant};
 use crate::monitor::{WINDOW, WindowStats, process_cpu, thread_cpu};
 use crate::page_cache::Node;
-use crate::page_cache::protection::{DEADBAND, MIN_DEADBAND};
+use crate::page_cache::protection::{DEADBAND, MIN_DEADBAND, written_by};
 
 /// The most labels of a tenant that are told.
 const MAX_LABELS: usize = 16;
@@ -99,6 +99,10 @@ fn external(agent: &Agent) -> Vec<ExternalKnob> {
             path: agent.path(Key::Cgroup(id)),
             knob: knob.to_string(),
             value: found.to_owned(),
+            by: agent
+                .knobs
+                .as_ref()
+                .and_then(|knobs| written_by(knobs, id, knob)),
         })
         .collect()
 }
@@ -279,7 +283,15 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
     }
     for (id, knob, why) in store.iter().flat_map(|store| store.unwritable()) {
         let (owner, value, reason) = match why {
-            Unwritable::External { found } => (KnobOwner::External, found.clone(), None),
+            Unwritable::External { found, by, .. } => {
+                let (found, applied) = (found.clone(), None);
+                let by = Some(by.clone()).filter(|by| !by.is_empty());
+                let reason = by.is_some().then(|| {
+                    let found = found.clone();
+                    Rule::ExternalWrite { found, applied, by }.into()
+                });
+                (KnobOwner::External, found, reason)
+            }
             Unwritable::GivenUp { why } => (
                 KnobOwner::GivenUp,
                 String::new(),

@@ -197,3 +197,71 @@ fn settings_of_roots_containers_count_inside_them() {
     assert_eq!(later(&[], true, "scope/c"), runtimes);
     assert_eq!(later(&[], false, "scope/c").1, [(10, 0), (30, 0), (0, 40)]);
 }
+
+/// What the tree shows of each cgroup, in the order of their paths.
+fn shown(seen: &Fixture) -> Vec<String> {
+    let mut shown: Vec<String> = seen
+        .0
+        .nodes
+        .values()
+        .map(|node| {
+            let excluded: Vec<_> = node.excluded.iter().map(|c| c.path().to_owned()).collect();
+            format!(
+                "{} {:?} {:?} delegated: {} excluded: {excluded:?}",
+                node.cgroup.path().display(),
+                node.minimums(0, 0),
+                seen.0.weight(node),
+                node.in_delegation,
+            )
+        })
+        .collect();
+    shown.sort();
+    let top: Vec<_> = seen.0.excluded.iter().map(|c| c.path()).collect();
+    shown.push(format!("excluded: {top:?}"));
+    shown
+}
+
+/// Whatever the rules were before, a tree with other rules is as one that had them from the start; and no cgroup goes but
+/// those that they exclude.
+#[test]
+fn other_rules_are_as_if_they_had_always_been() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = delegated(dir.path());
+    cgroup(&root.join("user/web"), 30, 9000);
+    let delegates = |delegated: bool| Override {
+        delegated: Some(delegated),
+        ..Override::default()
+    };
+    let minimum = Override {
+        min_cache: Some(64 * MIB),
+        ..weight(700)
+    };
+    let all = [
+        vec![],
+        vec![rule("backup", EXCLUDE), rule("user/web", weight(300))],
+        vec![rule("user", EXCLUDE)],
+        vec![rule("user/web", EXCLUDE), rule("backup", minimum)],
+        vec![rule("user/web", delegates(true)), rule("**", minimum)],
+        vec![rule("user", delegates(false)), rule("*/backup", EXCLUDE)],
+        vec![rule("**/backup", EXCLUDE), rule("backup", delegates(true))],
+    ];
+    for old in &all {
+        for new in &all {
+            let mut seen = Fixture::of(&root, old);
+            let before: Vec<CgroupId> = seen.0.breadth_first();
+            let mut changes = Changes::default();
+            seen.0.apply_rules(new, Instant::now(), &mut changes);
+            assert_eq!(
+                shown(&seen),
+                shown(&Fixture::of(&root, new)),
+                "{old:?} {new:?}"
+            );
+            let after = seen.0.breadth_first();
+            let gone = before.iter().filter(|id| !after.contains(id));
+            let mut gone: Vec<CgroupId> = gone.copied().collect();
+            gone.sort();
+            changes.removed.sort();
+            assert_eq!(changes.removed, gone, "{old:?} {new:?}");
+        }
+    }
+}

@@ -251,6 +251,7 @@ mod tests {
     fn an_external_knob_is_told_from_one_that_the_kernel_refused() {
         let status = Status {
             external: vec![ExternalKnob {
+                by: None,
                 path: "a".into(),
                 knob: "memory.low".into(),
                 value: "4096".into(),

@@ -1,5 +1,6 @@
 //! The machine as a whole: `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
 
+pub mod process;
 mod zoneinfo;
 
 pub use zoneinfo::{Marks, Zone, Zoneinfo};

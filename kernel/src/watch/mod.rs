@@ -6,6 +6,8 @@
 //! watch of a removed directory reports nothing (kernfs keeps its link count), that of its parent does. So a watch is
 //! dropped when its parent's watch reports the removal.
 
+pub mod writers;
+
 #[cfg(test)]
 mod tests;
 

@@ -60,3 +60,19 @@ fn tenants_with_anonymous_memory_are_exempt_where_reclaim_could_swap() {
         guest.ok("end TERM");
     });
 }
+
+/// fanotify names who writes a knob on this kernel, too.
+#[test]
+#[ignore = "minutes: make test-vm"]
+fn a_shell_that_writes_what_was_there_before_is_told_from_systemd() {
+    in_guest(old, |guest| {
+        guest.ok("
+        live c && hole /data/c 30 && cache c /data/c 30
+        start && within 20 protected c && echo 0 >$C/c/memory.low && sleep 3 && ! protected c
+    ");
+        let status = guest.status();
+        let by = status["external"][0]["by"].as_str().unwrap_or_default();
+        assert!(by.starts_with("process "), "{status:#}");
+        guest.ok("end TERM");
+    });
+}

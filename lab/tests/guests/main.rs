@@ -40,6 +40,7 @@ mod recharge;
 mod reference;
 mod retry;
 mod runtimes;
+mod runtimes_writers;
 mod soak;
 mod unmapped;
 mod vm_lab;

@@ -119,7 +119,8 @@ END
     debian.step("the cache and its guest run");
 }
 
-/// systemd writes its own `memory.low` into every unit when it is reloaded, or executes itself anew.
+/// systemd writes its own `memory.low` into every unit when it is reloaded, or executes itself anew. The agent says so of each
+/// wherever it finds it first: at its event, or while it plans.
 fn protection_outlasts_a_reload(debian: &Debian) {
     debian.ok(&format!(
         "mkdir -p {UNIT} && printf '[Service]\\nEnvironment=JUSTITIA_LOG=debug\\n' >{UNIT}/log.conf

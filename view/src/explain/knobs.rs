@@ -111,6 +111,9 @@ fn external(out: &mut String, tenant: &TenantStatus, knob: &KnobStatus) {
         out,
         "    external: another process has set it; the agent leaves it as it is"
     );
+    if let Some(reason) = &knob.reason {
+        let _ = writeln!(out, "    {reason}");
+    }
     if knob.knob == "memory.low" {
         let _ = writeln!(
             out,
@@ -121,12 +124,18 @@ fn external(out: &mut String, tenant: &TenantStatus, knob: &KnobStatus) {
     }
     let _ = writeln!(
         out,
-        "    changes when: another process writes it. To give it back to the agent: {}, then restart the agent",
-        command(&tenant.path, &knob.knob).map_or_else(
-            || "write the kernel's default".to_owned(),
-            |command| format!("`{command}`")
-        )
+        "    changes when: another process writes it. To give it back to the agent: {}",
+        take(&tenant.path, &knob.knob)
     );
+}
+
+/// The command that gives a knob back to the agent; in words where a shell would not read it as it is.
+fn take(tenant: &str, knob: &str) -> String {
+    let name = format!("{}/{knob}", tenant.trim_matches('/'));
+    match name.contains(['\'', '`']) || knob.starts_with("vm.") {
+        true => "restart the agent while the kernel's default stands there".to_owned(),
+        false => format!("`sudo justitia take '{name}'`"),
+    }
 }
 
 /// A knob that the agent does not write any more.

@@ -62,9 +62,13 @@ pub(super) fn yield_foreign(
         watchdog.check_lease(Instant::now())?;
         match store.audit(*id, knob) {
             Ok(None | Some(WriteOutcome::Reapplied { .. })) => {}
-            Ok(Some(WriteOutcome::External { .. })) => {
-                let why = "external: another writer has set it";
-                foreign.push((*id, Some(why.to_owned())));
+            Ok(Some(WriteOutcome::External { by, .. })) => {
+                let by = match by.is_empty() {
+                    true => String::new(),
+                    false => format!(": {by}"),
+                };
+                let why = format!("external: another writer has set it{by}");
+                foreign.push((*id, Some(why)));
             }
             Ok(Some(_)) => foreign.push((*id, None)),
             Err(error) => foreign.push((*id, Some(format!("not limited for now: {error}")))),
@@ -114,6 +118,7 @@ pub(super) fn limit(
         let value = io_max(device, &intent.limits);
         tracing::debug!(tenant = escape::encode(node.cgroup.path().as_os_str()), value, why = %intent.reason, "io.max");
         watchdog.check_lease(Instant::now())?;
+        store.watch_writers_of(&node.cgroup, knob);
         let written = store.set(&node.cgroup, knob, &value);
         if told(&node.cgroup, knob, written, store) {
             disk.standing.insert(intent.id, intent.limits);
@@ -142,8 +147,8 @@ pub(super) fn told(
         Ok(WriteOutcome::Written | WriteOutcome::Unchanged | WriteOutcome::Reapplied { .. }) => {
             true
         }
-        Ok(WriteOutcome::External { applied, found }) => {
-            tracing::warn!(tenant, %knob, applied, found, "external: another writer has set it");
+        Ok(WriteOutcome::External { applied, found, by }) => {
+            tracing::warn!(tenant, %knob, applied, found, by, "external: another writer has set it");
             false
         }
         Ok(WriteOutcome::Gone | WriteOutcome::GivenUp | WriteOutcome::Deferred) => false,
@@ -167,6 +172,8 @@ pub(super) enum LetGo {
     LeaseExpired,
     /// No watchdog watches, and none can be started.
     NoWatchdog,
+    /// The configuration does not divide disks any more.
+    SwitchedOff,
 }
 
 impl std::fmt::Display for LetGo {
@@ -178,6 +185,7 @@ impl std::fmt::Display for LetGo {
             Self::NoWatchdog => {
                 f.write_str("the watchdog of the limits has ended, and none can be started")
             }
+            Self::SwitchedOff => f.write_str("[io] was switched off"),
         }
     }
 }

@@ -80,8 +80,8 @@ impl Late {
     /// Looks whether another writer has set it since, or what it follows.
     pub(super) fn audit(&self, store: &mut KnobStore) -> Option<Moved> {
         let id = self.root.id();
-        if let Ok(Some(WriteOutcome::External { applied, found })) = store.audit(id, KNOB) {
-            tracing::warn!(knob = %KNOB, applied, found, "external: another writer has set it");
+        if let Ok(Some(WriteOutcome::External { applied, found, by })) = store.audit(id, KNOB) {
+            tracing::warn!(knob = %KNOB, applied, found, by, "external: another writer has set it");
             return None;
         }
         let ours = store.applied(id, KNOB)?.parse();

@@ -68,22 +68,56 @@ fn a_knob_that_another_writes_is_external_and_left_alone() {
     });
 }
 
-/// systemd writes a unit's properties into its cgroup again at every `daemon-reload`: no decision. One that
-/// insists has decided.
+/// Whatever the value: that of before, the kernel's default, another. (What systemd writes: `runtimes_writers`.)
 #[test]
-fn a_reapplied_value_is_overwritten_and_a_persistent_one_external() {
+fn whatever_a_shell_writes_is_left_to_it_until_its_operator_takes_it_back() {
     in_guest(small, |guest| {
         guest.ok("
         for t in a b; do live $t && hole /data/$t 30 && cache $t /data/$t 30; done
         lows >/run/before
         start && within 20 protected a && within 20 protected b || exit 1
-        for n in 1 2 3 4 5 6; do echo 0 >$C/a/memory.low; within 20 protected a || exit 1; done
-        ! grep -q 'external: another writer' $LOG
     ");
-        assert_eq!(external(guest, "a"), None);
-        guest.ok("echo 0 >$C/a/memory.low; left() { grep -q 'external: another writer' $LOG; }; within 20 left");
-        assert_eq!(external(guest, "a").as_deref(), Some("0"));
-        guest.ok("protected b && ! protected a && end TERM && lows >/run/after && diff /run/before /run/after");
+        let limitations = guest.status()["limitations"].to_string();
+        assert!(!limitations.contains("who writes"), "{limitations}");
+        // By one that stays, and by one that has ended.
+        for command in [
+            "echo 0 >$C/a/memory.low",
+            "sh -c 'echo 0 >/sys/fs/cgroup/a/memory.low'",
+        ] {
+            guest.ok(&format!("{command}; sleep 3; ! protected a"));
+            assert_eq!(external(guest, "a").as_deref(), Some("0"));
+            let status = guest.status();
+            let told = status["external"][0]["by"].as_str().unwrap_or_default();
+            assert!(told.starts_with("process "), "{status:#}");
+            let explained = guest.ok("justitia explain a");
+            assert!(explained.contains(told), "{explained}");
+            guest.ok("justitia take a/memory.low && within 20 protected a");
+            assert_eq!(external(guest, "a"), None);
+        }
+        // Released by its operator, it stays as it was.
+        guest.ok("justitia release a/memory.low && sleep 3 && ! protected a && protected b");
+        guest.ok("end TERM && lows >/run/after && diff /run/before /run/after");
+    });
+}
+
+/// SIGHUP and `justitia reload`; the agent is the same one all the time.
+#[test]
+fn a_reload_keeps_what_is_protected_and_a_bad_one_changes_nothing() {
+    in_guest(small, |guest| {
+        guest.ok("
+        for t in a b; do live $t && hole /data/$t 30 && cache $t /data/$t 30; done
+        lows >/run/before
+        start && within 20 protected a && within 20 protected b || exit 1
+        mkdir -p /etc/justitia
+        printf '[[tenant]]\\nmatch = \"b\"\\nexclude = true\\n' >/etc/justitia/justitia.toml
+        justitia reload && ! protected b && protected a || exit 2
+        printf 'cpu_budget = 2\\nswap = 1\\n' >/etc/justitia/justitia.toml
+        ! justitia reload 2>/run/refused && grep 'justitia.toml:2: ' /run/refused && grep 'justitia.toml:2: ' $LOG || exit 3
+        sleep 2 && ! protected b && protected a || exit 4
+        : >/etc/justitia/justitia.toml && kill -HUP $(cat /run/agent.pid) && within 20 protected b || exit 5
+        rm -r /etc/justitia
+        end TERM && lows >/run/after && diff /run/before /run/after
+    ");
     });
 }
 

@@ -76,7 +76,8 @@ reloads() {
 	until over; do
 		pause 300 600
 		for low in $C/*/memory.low; do
-			case $low in */own/*) ;; *) echo 0 >$low 2>/dev/null ;; esac
+			# A shell means what it writes.
+			case $low in */own/*) ;; *) echo 0 >$low 2>/dev/null && justitia take ${low#$C/} >/dev/null 2>&1 ;; esac
 		done
 		count reload
 	done

@@ -69,7 +69,7 @@ fn an_external_knob_and_an_operators_limit_are_shown_as_such() {
             "the rest, divided second: its cache does not grow, so it demands no more than that\n",
             "memory.low = 1048576 (1.00M)\n    external: another process has set it; the agent leaves it as it is\n",
             "less the memory that is not file pages (20.0M), as the tenant's minimum",
-            "To give it back to the agent: `echo 0 >/sys/fs/cgroup/a.slice/db/memory.low`, then restart the agent",
+            "To give it back to the agent: `sudo justitia take 'a.slice/db/memory.low'`",
             "memory.max = 943718400 (900M)\n    not written by the agent: another process has set it; the kernel does not record which \
              (systemd's MemoryMax=, a container's memory limit)\n    to undo it: `echo max >/sys/fs/cgroup/a.slice/db/memory.max`",
             "nothing is reclaimed from it: it holds no more than its entitlement (300M)",

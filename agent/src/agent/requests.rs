@@ -1,0 +1,238 @@
+//! What an operator asks for of one knob: `justitia release` and `justitia take`.
+
+use std::path::Path;
+
+use justitia_api::control::Answer;
+use justitia_api::escape;
+use justitia_kernel::cgroup::Cgroup;
+use justitia_kernel::knob::Knob;
+
+use super::Agent;
+
+/// The most names that an error suggests.
+const MAX_SUGGESTED: usize = 5;
+
+impl Agent {
+    /// Restores a knob, and leaves it as it is.
+    pub(crate) fn release(&mut self, name: &str) -> Answer {
+        answer(self.try_release(name))
+    }
+
+    /// Writes a knob again that was left to another writer.
+    pub(crate) fn take(&mut self, name: &str) -> Answer {
+        answer(self.try_take(name))
+    }
+
+    fn try_release(&mut self, name: &str) -> Result<String, String> {
+        let (cgroup, knob) = self.named(name)?;
+        let (id, shown) = (cgroup.id(), full_name(&cgroup, knob));
+        let store = self.knobs.as_mut().ok_or(OBSERVES)?;
+        let found = store
+            .release(&cgroup, knob)
+            .map_err(|error| format!("{shown}: {error}"))?;
+        tracing::info!(knob = shown, found, "released: it is left as it is");
+        if knob == Knob::MemoryLow {
+            self.protection.on_cgroup_removed(id);
+            self.monitor.cgroups.read_low(id);
+        }
+        Ok(format!(
+            "{shown} is left as it is, at {found}: `justitia take` gives it back to the agent"
+        ))
+    }
+
+    fn try_take(&mut self, name: &str) -> Result<String, String> {
+        let (cgroup, knob) = self.named(name)?;
+        let (id, shown) = (cgroup.id(), full_name(&cgroup, knob));
+        let store = self.knobs.as_mut().ok_or(OBSERVES)?;
+        let taken = store
+            .take(&cgroup, knob)
+            .map_err(|error| format!("{shown}: {error}"))?;
+        if !taken {
+            return Ok(format!("{shown} is the agent's already"));
+        }
+        tracing::info!(knob = shown, "taken: the agent writes it again");
+        if knob == Knob::MemoryLow {
+            self.monitor.cgroups.record_low(id, Ok(Some(0)));
+        }
+        Ok(format!(
+            "{shown} is the agent's again; the value that stood there is restored when the agent ends"
+        ))
+    }
+
+    /// The knob of this name: its file below the cgroup mount, with the device of `io.max`.
+    fn named(&self, name: &str) -> Result<(Cgroup, Knob), String> {
+        let cgroups = &self.monitor.cgroups;
+        let mount = cgroups.root_cgroup().full_path();
+        let mount = escape::encode(mount.as_os_str());
+        let path = name.strip_prefix(&mount).unwrap_or(name);
+        let path = path.trim_start_matches('/');
+        let (of, file) = path.rsplit_once('/').unwrap_or(("", path));
+        let knob = parsed(file).ok_or_else(|| {
+            format!(
+                "expected a knob like system.slice/db.service/memory.low, with memory.low, memory.high, or io.max and a \
+                 device (\"io.max 8:0\"), found {}{}",
+                escape::plain(name),
+                self.suggestions(path)
+            )
+        })?;
+        // As it is, or as the status shows it.
+        let decoded = escape::decode(of);
+        let is_meant = |path: &Path| {
+            path == Path::new(of) || decoded.as_ref().is_some_and(|of| path == Path::new(of))
+        };
+        let found = cgroups
+            .breadth_first()
+            .into_iter()
+            .filter_map(|id| cgroups.get(id))
+            .find(|node| is_meant(node.cgroup.path()));
+        match found {
+            Some(node) => Ok((node.cgroup.clone(), knob)),
+            None => Err(format!(
+                "expected a cgroup that the agent manages, found {}{}",
+                escape::plain(name),
+                self.suggestions(path)
+            )),
+        }
+    }
+
+    /// Knobs of which a part was written, as the end of an error.
+    fn suggestions(&self, written: &str) -> String {
+        let cgroups = &self.monitor.cgroups;
+        let meant = |path: &str| {
+            let last = path.rsplit('/').next().unwrap_or_default();
+            let asked = written.split('/').find(|part| parsed(part).is_none());
+            asked.is_some_and(|asked| !asked.is_empty() && last.contains(asked))
+        };
+        let paths = cgroups.breadth_first().into_iter();
+        let paths = paths.filter_map(|id| cgroups.get(id));
+        let paths = paths.map(|node| escape::encode(node.cgroup.path().as_os_str()));
+        let found: Vec<String> = paths
+            .filter(|path| meant(path))
+            .take(MAX_SUGGESTED)
+            .map(|path| format!("{path}/memory.low"))
+            .collect();
+        match found.is_empty() {
+            true => ": `justitia status` lists the cgroups".to_owned(),
+            false => format!("; perhaps {}", found.join(", or ")),
+        }
+    }
+}
+
+/// Why an observer does neither.
+const OBSERVES: &str = "the agent only observes: it writes no knob";
+
+fn answer(done: Result<String, String>) -> Answer {
+    match done {
+        Ok(done) => Answer {
+            done: vec![done],
+            ..Answer::default()
+        },
+        Err(error) => Answer {
+            errors: vec![error],
+            ..Answer::default()
+        },
+    }
+}
+
+/// The knob of a cgroup with this name.
+fn parsed(name: &str) -> Option<Knob> {
+    match name {
+        "memory.low" => Some(Knob::MemoryLow),
+        "memory.high" => Some(Knob::MemoryHigh),
+        _ => {
+            let device = name.strip_prefix("io.max ")?.parse().ok()?;
+            Some(Knob::IoMax(device))
+        }
+    }
+}
+
+fn full_name(cgroup: &Cgroup, knob: Knob) -> String {
+    format!("{}/{knob}", escape::encode(cgroup.path().as_os_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::knobs::KnobStore;
+    use crate::monitor::AppIoMonitor;
+    use crate::page_cache::ReclaimFeatures;
+    use justitia_kernel::cgroup::CgroupFs;
+
+    /// An agent with these cgroups, all with a `memory.low` of 0.
+    fn agent(dir: &Path, names: &[&str], acts: bool) -> Agent {
+        let root = dir.join("cgroup");
+        for name in names {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+            for (file, text) in [("cgroup.controllers", "memory\n"), ("memory.low", "0\n")] {
+                std::fs::write(root.join(name).join(file), text).unwrap();
+            }
+        }
+        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let store = acts.then(|| KnobStore::open(&fs, &dir.join("state")).unwrap().0);
+        let features = ReclaimFeatures::default();
+        let app_io = AppIoMonitor::unavailable("a test");
+        Agent::new(Config::default(), &fs, features, store, None, app_io).unwrap()
+    }
+
+    #[test]
+    fn a_knob_is_named_by_its_path_and_others_are_suggested() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["a.slice", "a.slice/db.service", "a.slice/x\\x2dy.scope"];
+        let mut agent = agent(dir.path(), &names, true);
+        let mount = dir.path().join("cgroup");
+        for name in [
+            "a.slice/db.service/memory.low",
+            "/a.slice/db.service/memory.low",
+            &format!("{}/a.slice/db.service/memory.low", mount.display()),
+            // As it is, and as the status shows it.
+            "a.slice/x\\x2dy.scope/memory.low",
+            "a.slice/x\\x5cx2dy.scope/memory.low",
+        ] {
+            let answer = agent.release(name);
+            assert!(answer.errors.is_empty(), "{answer:?}");
+            let done = &answer.done[0];
+            assert!(
+                done.contains("/memory.low is left as it is, at 0: "),
+                "{done}"
+            );
+            let answer = agent.take(name);
+            assert!(
+                answer.done[0].contains("is the agent's again"),
+                "{answer:?}"
+            );
+            let answer = agent.take(name);
+            assert!(
+                answer.done[0].ends_with("is the agent's already"),
+                "{answer:?}"
+            );
+        }
+        for (name, expected) in [
+            (
+                "db.service/memory.low",
+                "; perhaps a.slice/db.service/memory.low",
+            ),
+            ("db/memory.low", "; perhaps a.slice/db.service/memory.low"),
+            (
+                "nothing/memory.low",
+                ": `justitia status` lists the cgroups",
+            ),
+            ("a.slice/memory.max", "expected a knob like "),
+            ("a.slice", "expected a knob like "),
+            ("a.slice/io.max", "io.max and a device"),
+            ("\u{1b}[31m/memory.low", "found \\u{1b}[31m"),
+        ] {
+            let answer = agent.release(name);
+            assert!(answer.done.is_empty(), "{answer:?}");
+            assert!(answer.errors[0].contains(expected), "{name}: {answer:?}");
+        }
+    }
+
+    #[test]
+    fn an_observer_releases_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut agent = agent(dir.path(), &["a"], false);
+        assert_eq!(agent.release("a/memory.low").errors, [OBSERVES]);
+        assert_eq!(agent.take("a/memory.low").errors, [OBSERVES]);
+    }
+}

@@ -1,0 +1,419 @@
+//! Who wrote a knob of ours, and what follows from it: one table.
+
+use std::collections::HashMap;
+use std::path::{Component, Path};
+use std::time::{Duration, Instant};
+
+use justitia_api::escape;
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
+use justitia_kernel::knob::Knob;
+use justitia_kernel::proc::process::Process;
+use justitia_kernel::watch::writers::{WriteWatcher, Writer};
+
+/// Who wrote a knob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Author {
+    /// What counts.
+    pub(super) kind: AuthorKind,
+    /// In words, safe to print; empty where it is not known.
+    pub(super) name: String,
+}
+
+/// The kinds of writers that the table tells apart. Of several that wrote since we looked the last of these counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum AuthorKind {
+    /// This agent's watchdog.
+    Agent,
+    /// systemd as the system's manager, or the kubelet.
+    Manager,
+    /// It is not known who.
+    Unknown,
+    /// Anybody else: an operator, a script, a container runtime.
+    Other,
+}
+
+/// What was found in a knob that another process wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// The value before our first write, the kernel's default, or the value of our last write.
+    Known,
+    /// Any other.
+    New,
+}
+
+/// What we do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is ours again, so often; beyond that it is left until it may be once more.
+    Again(Limit),
+    /// It is ours again, so often; beyond that its writer has decided, and it is left to it.
+    AgainUntil(Limit),
+    /// A new policy: it is left as long as this value stands.
+    Policy,
+    /// It is left to its writer until the agent ends, or its operator gives it back.
+    Yield,
+}
+
+/// At most so many times in so long, each knob for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    /// How many times.
+    pub(super) times: usize,
+    /// In how long.
+    pub(super) within: Duration,
+}
+
+/// systemd writes a unit's properties whenever it realizes the unit: at `daemon-reload`, at `daemon-reexec`, when a property
+/// of it or of a sibling changes. An administrator who does that by hand does it less often.
+pub(super) const MANAGER: Limit = Limit {
+    times: 6,
+    within: Duration::from_secs(60),
+};
+
+/// Whoever cannot be told from one who means it, such as a delegatee in its own subtree.
+pub(super) const UNKNOWN: Limit = Limit {
+    times: 3,
+    within: Duration::from_secs(600),
+};
+
+/// The table: what we do about a knob of ours, or one that was left to a policy, in which another process has written.
+#[must_use]
+pub(super) const fn decide(author: AuthorKind, value: Value) -> Verdict {
+    match (author, value) {
+        (AuthorKind::Manager | AuthorKind::Agent, Value::Known) => Verdict::Again(MANAGER),
+        (AuthorKind::Manager, Value::New) => Verdict::Policy,
+        (AuthorKind::Unknown, Value::Known) => Verdict::AgainUntil(UNKNOWN),
+        (AuthorKind::Unknown | AuthorKind::Agent, Value::New) | (AuthorKind::Other, _) => {
+            Verdict::Yield
+        }
+    }
+}
+
+/// How long an event is waited for that belongs to a value that was read already: the kernel reports a write right after it
+/// was made.
+const LATE: Duration = Duration::from_millis(10);
+
+/// The writes that were seen and have not been judged yet.
+#[derive(Debug, Default)]
+pub(super) struct Writers {
+    /// `None` where they cannot be watched.
+    watcher: Option<WriteWatcher>,
+    /// Us, to know our own.
+    own: Option<Process>,
+    /// Of each written file, who wrote it.
+    seen: HashMap<(CgroupId, &'static str), Author>,
+}
+
+impl Writers {
+    /// Watches from now on.
+    ///
+    /// # Errors
+    /// What the kernel refuses: then it is not known who writes.
+    pub(super) fn start(&mut self) -> justitia_kernel::Result<()> {
+        self.own = Process::read(std::process::id());
+        self.watcher = Some(WriteWatcher::new()?);
+        Ok(())
+    }
+
+    /// Watches who writes a knob. Where that fails it is not known.
+    pub(super) fn watch(&mut self, cgroup: &Cgroup, knob: Knob) {
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
+        if let Err(error) = watcher.watch(cgroup, knob) {
+            tracing::debug!(%knob, %error, "who writes it cannot be watched");
+        }
+    }
+
+    /// A cgroup was removed, or is no tenant any more.
+    pub(super) fn forget(&mut self, id: CgroupId) {
+        if let Some(watcher) = &mut self.watcher {
+            watcher.forget(id);
+        }
+        self.seen.retain(|(of, _), _| *of != id);
+    }
+
+    /// Who has written a knob since the last call for it, others than this process. `written`: a value was found that is
+    /// not ours, so that somebody has.
+    pub(super) fn take(&mut self, id: CgroupId, knob: Knob, written: bool) -> Option<Author> {
+        self.drain();
+        let key = (id, knob.file());
+        if !self.seen.contains_key(&key)
+            && written
+            && let Some(watcher) = self.watcher.as_ref().filter(|w| w.watches(id))
+        {
+            watcher.wait(LATE);
+            self.drain();
+        }
+        self.seen.remove(&key)
+    }
+
+    /// The knob was found to hold our value: what was seen before is settled.
+    pub(super) fn settle(&mut self, id: CgroupId, knob: Knob) {
+        self.seen.remove(&(id, knob.file()));
+    }
+
+    /// Takes note of the writes that were reported. Often enough, or the kernel's queue is full.
+    pub(super) fn drain(&mut self) {
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
+        let found = watcher.drain();
+        if found.lost {
+            self.seen.clear();
+            return;
+        }
+        for write in found.writes {
+            let author = author(&write.writer, self.own.as_ref());
+            self.see((write.cgroup, write.file), author);
+        }
+    }
+
+    /// Notes a write. The order of several is not certain: who has most to say counts.
+    fn see(&mut self, key: (CgroupId, &'static str), author: Author) {
+        let seen = self.seen.entry(key).or_insert_with(|| author.clone());
+        if author.kind >= seen.kind {
+            *seen = author;
+        }
+    }
+
+    /// As if this one had written a knob.
+    #[cfg(test)]
+    pub(super) fn say(&mut self, id: CgroupId, knob: Knob, kind: AuthorKind) {
+        let name = format!("{kind:?}");
+        self.see((id, knob.file()), Author { kind, name });
+    }
+}
+
+/// Who a writer is. A program's name alone proves nothing: anybody can choose it. That of the first process, and the cgroup
+/// of a service, are the system's to choose.
+fn author(writer: &Writer, own: Option<&Process>) -> Author {
+    let process = match writer {
+        Writer::Process(process) => process,
+        // The first process does not end, and the kubelet hardly ever does: it was neither.
+        Writer::Ended(pid) => {
+            return Author {
+                kind: AuthorKind::Other,
+                name: format!("process {pid}, which has ended"),
+            };
+        }
+        Writer::Hidden => {
+            return Author {
+                kind: AuthorKind::Unknown,
+                name: "a process outside the agent's process namespace".to_owned(),
+            };
+        }
+    };
+    let (kind, what) = if is_systemd(process) {
+        (AuthorKind::Manager, "systemd".to_owned())
+    } else if is_kubelet(process) {
+        (AuthorKind::Manager, "the kubelet".to_owned())
+    } else if own.is_some_and(|own| is_ours(process, own)) {
+        (AuthorKind::Agent, "the agent's watchdog".to_owned())
+    } else {
+        let program = process.exe.as_deref().unwrap_or(Path::new("unknown"));
+        let program = escape::encode(program.as_os_str());
+        let cgroup = escape::encode(process.cgroup.as_os_str());
+        let what = format!("process {} ({program} in {cgroup})", process.pid);
+        (AuthorKind::Other, what)
+    };
+    Author { kind, name: what }
+}
+
+/// Whether its program has this name; also if it was upgraded since.
+fn runs(process: &Process, name: &str) -> bool {
+    let exe = process.exe.as_deref().and_then(Path::file_name);
+    let exe = exe.and_then(|exe| exe.to_str());
+    exe.is_some_and(|exe| exe.strip_suffix(" (deleted)").unwrap_or(exe) == name)
+}
+
+/// The system's manager: the first process. A user's manager is another one.
+fn is_systemd(process: &Process) -> bool {
+    process.pid == 1 && process.uid == 0 && runs(process, "systemd")
+}
+
+/// The kubelet as root's service `kubelet.service`, in slices alone: whoever has a scope or a service may make cgroups of
+/// any name in it.
+fn is_kubelet(process: &Process) -> bool {
+    let mut above = process.cgroup.components().rev();
+    let service = above.next() == Some(Component::Normal("kubelet.service".as_ref()));
+    let slices = above.all(|one| match one {
+        Component::RootDir => true,
+        Component::Normal(name) => name.to_str().is_some_and(|name| name.ends_with(".slice")),
+        _ => false,
+    });
+    process.uid == 0 && runs(process, "kubelet") && service && slices
+}
+
+/// Another process of this program in the same cgroup.
+fn is_ours(process: &Process, own: &Process) -> bool {
+    process.program.is_some() && process.program == own.program && process.cgroup == own.cgroup
+}
+
+/// When one knob was written again, and by which limit.
+#[derive(Debug, Default)]
+pub(super) struct ReapplyLimiter(Vec<(Instant, Limit)>);
+
+impl ReapplyLimiter {
+    /// Whether our value may be written once more; counts it then.
+    pub(super) fn allow(&mut self, limit: Limit, now: Instant) -> bool {
+        self.0
+            .retain(|(at, by)| now.saturating_duration_since(*at) < by.within);
+        let allowed = self.0.iter().filter(|(_, by)| *by == limit).count() < limit.times;
+        if allowed {
+            self.0.push((now, limit));
+        }
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table() {
+        use AuthorKind::{Agent, Manager, Other, Unknown};
+        for (author, known, new) in [
+            (Manager, Verdict::Again(MANAGER), Verdict::Policy),
+            (Other, Verdict::Yield, Verdict::Yield),
+            (Unknown, Verdict::AgainUntil(UNKNOWN), Verdict::Yield),
+            (Agent, Verdict::Again(MANAGER), Verdict::Yield),
+        ] {
+            assert_eq!(decide(author, Value::Known), known, "{author:?}");
+            assert_eq!(decide(author, Value::New), new, "{author:?}");
+        }
+        let limits = [MANAGER, UNKNOWN].map(|l| (l.times, l.within.as_secs()));
+        assert_eq!(limits, [(6, 60), (3, 600)]);
+    }
+
+    #[test]
+    fn a_limit_counts_what_lies_within_it() {
+        let begin = Instant::now();
+        let mut limiter = ReapplyLimiter::default();
+        let mut allowed =
+            |limit, seconds| limiter.allow(limit, begin + Duration::from_secs(seconds));
+        assert!((0..6).all(|at| allowed(MANAGER, at)));
+        assert!(!allowed(MANAGER, 6) && !allowed(MANAGER, 59), "a seventh");
+        assert!(allowed(MANAGER, 60), "the first is a minute old");
+        // Each limit counts its own.
+        assert!((60..63).all(|at| allowed(UNKNOWN, at)));
+        assert!(!allowed(UNKNOWN, 63) && !allowed(UNKNOWN, 659));
+        assert!(allowed(MANAGER, 660) && allowed(UNKNOWN, 660));
+    }
+
+    /// A process of root.
+    fn process(pid: u32, exe: &str, cgroup: &str) -> Process {
+        Process {
+            pid,
+            exe: Some(exe.into()),
+            program: Some((1, 2)),
+            cgroup: cgroup.into(),
+            uid: 0,
+        }
+    }
+
+    #[test]
+    fn nobody_is_taken_for_systemd_or_the_kubelet_by_a_name() {
+        let own = process(50, "/usr/bin/justitia", "/system.slice/justitia.service");
+        let kind = |process: Process| author(&Writer::Process(process), Some(&own)).kind;
+        let systemd = "/usr/lib/systemd/systemd";
+        let kubelet = "/usr/bin/kubelet";
+        let (service, user) = (
+            "/system.slice/kubelet.service",
+            "/user.slice/user-1000.slice",
+        );
+        let other_program = |mut process: Process| {
+            process.program = Some((1, 3));
+            process
+        };
+        let of_user = |mut process: Process| {
+            process.uid = 1000;
+            process
+        };
+        for (who, expected) in [
+            (process(1, systemd, "/init.scope"), AuthorKind::Manager),
+            (
+                process(1, "/usr/lib/systemd/systemd (deleted)", "/init.scope"),
+                AuthorKind::Manager,
+            ),
+            (process(7, kubelet, service), AuthorKind::Manager),
+            (process(7, kubelet, "/kubelet.service"), AuthorKind::Manager),
+            (
+                process(8, "/usr/bin/justitia", "/system.slice/justitia.service"),
+                AuthorKind::Agent,
+            ),
+            // A user's manager; the first process of another init; a kubelet that is none.
+            (process(9, systemd, "/user.slice"), AuthorKind::Other),
+            (process(1, "/bin/busybox", "/"), AuthorKind::Other),
+            (of_user(process(7, kubelet, service)), AuthorKind::Other),
+            (process(7, kubelet, "/system.slice"), AuthorKind::Other),
+            (process(7, "/bin/sh", service), AuthorKind::Other),
+            (
+                process(
+                    7,
+                    kubelet,
+                    &format!("{user}/user@1000.service/x.slice/kubelet.service"),
+                ),
+                AuthorKind::Other,
+            ),
+            (
+                process(7, kubelet, "/system.slice/docker-1.scope/kubelet.service"),
+                AuthorKind::Other,
+            ),
+            (
+                process(7, kubelet, "/../kubelet.service"),
+                AuthorKind::Other,
+            ),
+            (
+                process(8, "/usr/bin/justitia", "/user.slice"),
+                AuthorKind::Other,
+            ),
+            (
+                other_program(process(
+                    8,
+                    "/usr/bin/justitia",
+                    "/system.slice/justitia.service",
+                )),
+                AuthorKind::Other,
+            ),
+        ] {
+            let name = format!("{who:?}");
+            assert_eq!(kind(who), expected, "{name}");
+        }
+        let ended = author(&Writer::Ended(7), Some(&own));
+        assert_eq!(
+            (ended.kind, ended.name.as_str()),
+            (AuthorKind::Other, "process 7, which has ended")
+        );
+        assert_eq!(author(&Writer::Hidden, None).kind, AuthorKind::Unknown);
+        let hostile = author(&Writer::Process(process(7, "/\u{1b}[31m", "/a\n")), None);
+        assert!(!hostile.name.contains(['\u{1b}', '\n']), "{hostile:?}");
+    }
+
+    #[test]
+    fn of_several_writers_the_one_who_may_mean_it_counts() {
+        let mut writers = Writers::default();
+        let (id, knob) = (CgroupId(1), Knob::MemoryLow);
+        for (kinds, expected) in [
+            (vec![], None),
+            (vec![AuthorKind::Manager], Some(AuthorKind::Manager)),
+            (
+                vec![AuthorKind::Other, AuthorKind::Manager],
+                Some(AuthorKind::Other),
+            ),
+            (
+                vec![AuthorKind::Manager, AuthorKind::Unknown, AuthorKind::Agent],
+                Some(AuthorKind::Unknown),
+            ),
+        ] {
+            for kind in &kinds {
+                writers.say(id, knob, *kind);
+            }
+            assert_eq!(writers.take(CgroupId(2), knob, true), None);
+            let taken = writers.take(id, knob, true);
+            assert_eq!(taken.map(|author| author.kind), expected, "{kinds:?}");
+            assert_eq!(writers.take(id, knob, true), None, "judged once");
+        }
+    }
+}

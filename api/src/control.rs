@@ -1,0 +1,76 @@
+//! Requests to a running agent: one JSON object each way over its control socket, beside the status socket.
+
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::client::ANSWER_TIMEOUT;
+
+/// A request is not longer than this, bytes: a cgroup's path has at most 4096, escaped four times as many.
+pub const MAX_REQUEST_BYTES: u64 = 32 << 10;
+/// An answer is not longer than this, bytes.
+const MAX_ANSWER_BYTES: u64 = 4 << 20;
+
+/// What the agent is to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Read the configuration again.
+    Reload,
+    /// Restore a knob, and leave it as it is from then on.
+    Release {
+        /// Its file below the cgroup mount, escaped as in the status, of `io.max` with the device: `a.slice/io.max 8:0`.
+        knob: String,
+    },
+    /// Write a knob again that was left to another writer.
+    Take {
+        /// As in [`Request::Release`].
+        knob: String,
+    },
+}
+
+/// What became of it. Texts are safe to print.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// What was done, a line each.
+    #[serde(default)]
+    pub done: Vec<String>,
+    /// Why nothing was done, a line each; empty if it was.
+    #[serde(default)]
+    pub errors: Vec<String>,
+}
+
+/// The control socket of the agent with this status socket.
+#[must_use]
+pub fn control_path(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".control");
+    path.into()
+}
+
+/// Asks the agent with the status socket `socket`, and waits a minute for its answer.
+///
+/// # Errors
+/// If none listens, or its answer is not understood. [`ErrorKind::TimedOut`]: it is busy, or hangs.
+pub fn request(socket: &Path, request: &Request) -> Result<Answer> {
+    request_within(socket, request, ANSWER_TIMEOUT)
+}
+
+fn request_within(socket: &Path, request: &Request, timeout: Duration) -> Result<Answer> {
+    let mut agent = UnixStream::connect(control_path(socket))?;
+    agent.set_read_timeout(Some(timeout))?;
+    agent.set_write_timeout(Some(timeout))?;
+    agent.write_all(&serde_json::to_vec(request)?)?;
+    agent.shutdown(Shutdown::Write)?;
+    let mut text = Vec::new();
+    let read = agent.take(MAX_ANSWER_BYTES).read_to_end(&mut text);
+    read.map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => Error::from(ErrorKind::TimedOut),
+        _ => error,
+    })?;
+    serde_json::from_slice(&text).map_err(Error::other)
+}
