@@ -109,7 +109,7 @@ impl<M> CgroupTree<M> {
         {
             self.inquire_at(parent, now);
         }
-        self.apply_rules(id, rules, changes);
+        self.apply_rules_to(id, rules, changes);
     }
 
     /// What a new cgroup is, if that decides whether it is managed, else nothing; and what the rules say of it.
@@ -135,7 +135,7 @@ impl<M> CgroupTree<M> {
     }
 
     /// Applies the rules to what is known of a cgroup by now.
-    fn apply_rules(&mut self, id: CgroupId, rules: &[Rule], changes: &mut Changes) {
+    fn apply_rules_to(&mut self, id: CgroupId, rules: &[Rule], changes: &mut Changes) {
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
         };

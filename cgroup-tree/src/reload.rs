@@ -7,7 +7,7 @@ use justitia_kernel::cgroup::{Cgroup, CgroupId};
 
 use crate::limits::Admission;
 use crate::node::Node;
-use crate::rules::{Rule, overrides};
+use crate::rules::{Rule, Subject, overrides};
 use crate::tree::{CgroupTree, Changes};
 
 impl<M> CgroupTree<M> {
@@ -55,7 +55,12 @@ impl<M> CgroupTree<M> {
             let namespace_root = node.namespace_root && self.nsdelegate;
             let owner_is_author =
                 parent.is_none_or(|parent| parent.child_owner_is_author(namespace_root));
-            let says = overrides(rules, node.cgroup.path(), in_delegation);
+            let subject = Subject {
+                path: node.cgroup.path(),
+                identity: &node.identity,
+                made: in_delegation,
+            };
+            let says = overrides(rules, &subject);
             let Some(node) = self.nodes.get_mut(id) else {
                 continue;
             };
