@@ -138,11 +138,14 @@ fn no_link_is_followed_below_a_runtimes_directory() {
         &format!("var/lib/docker/containers/{ID}"),
     ] {
         let tree = docker(100);
-        std::fs::rename(tree.path(directory), tree.path("elsewhere")).unwrap();
-        symlink(tree.path("elsewhere"), tree.path(directory)).unwrap();
+        // Not even to another place there.
+        let directory = tree.path(directory);
+        let elsewhere = directory.with_file_name("elsewhere");
+        std::fs::rename(&directory, elsewhere).unwrap();
+        symlink("elsewhere", &directory).unwrap();
         let (found, errors) = found(&tree);
-        assert_eq!(found.identity.name, ID[..12], "{directory}");
-        assert_eq!(errors, 2, "{directory}: the configuration and the host's");
+        assert_eq!(found.identity.name, ID[..12], "{directory:?}");
+        assert_eq!(errors, 2, "{directory:?}: the configuration and the host's");
     }
     // An administrator may have moved all of it.
     let tree = docker(100);

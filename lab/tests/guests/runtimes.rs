@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use justitia_lab::LabDir;
+use justitia_lab::vm::VmSpec;
 use serde_json::Value;
 
 use super::package::debian::{Debian, INCLUDE, debian_of};
@@ -158,7 +159,13 @@ END
 #[ignore = "minutes under emulation: make test-runtimes"]
 fn containers_keep_their_names_and_weights_over_a_reload() {
     let lab = LabDir::find().unwrap();
-    let debian = Debian::boot_of(&lab, &image(&lab), MEMORY);
+    let machine = VmSpec {
+        memory: MEMORY,
+        // Its profiles need a package of their own.
+        cmdline: "apparmor=0".to_owned(),
+        ..VmSpec::default()
+    };
+    let debian = Debian::boot_of(&lab, &image(&lab), machine);
     start(&debian);
     // This reloads systemd, too.
     debian.ok("/root/deb dpkg -i /packages/first.deb && /root/deb systemctl start justitia");

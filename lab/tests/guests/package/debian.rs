@@ -98,12 +98,12 @@ impl Debian {
     #[track_caller]
     pub(crate) fn boot() -> Self {
         let lab = LabDir::find().unwrap();
-        Self::boot_of(&lab, &debian(&lab), VmSpec::default().memory)
+        Self::boot_of(&lab, &debian(&lab), VmSpec::default())
     }
 
-    /// The same of this Debian, with so much memory, bytes.
+    /// The same of this Debian, in a machine with what else `machine` has.
     #[track_caller]
-    pub(crate) fn boot_of(lab: &LabDir, root: &Path, memory: u64) -> Self {
+    pub(crate) fn boot_of(lab: &LabDir, root: &Path, machine: VmSpec) -> Self {
         let _turn = crate::agent_guest::turn();
         let dir = tempfile::tempdir_in(lab.root()).unwrap();
         let files = dir.path().join("packages");
@@ -120,7 +120,6 @@ impl Debian {
             ]
         };
         let spec = VmSpec {
-            memory,
             disks: vec![DiskSpec::ext4(2 << 30)],
             // Page ownership's probe is attached and detached again and again: emulated, a second processor does not
             // survive the patching of the code that it runs.
@@ -130,7 +129,7 @@ impl Debian {
                 drive("packages", &disk, "readonly=on"),
             ]
             .concat(),
-            ..VmSpec::default()
+            ..machine
         };
         let debian = Self {
             begun: Instant::now(),
