@@ -128,7 +128,7 @@ mod tests {
             vms: vec![web.clone(), db],
         });
         let row = shown.lines().find(|line| line.contains("web.raw")).unwrap();
-        for figure in ["60 MiB", "40 MiB", "20 MiB", "25%"] {
+        for figure in ["60.0M", "40.0M", "20.0M", "25%"] {
             assert!(row.contains(figure), "{shown}");
         }
         assert!(shown.contains("no agent of its guest answers"), "{shown}");
@@ -141,6 +141,6 @@ mod tests {
             ..web
         };
         let shown = text(&Duplicates { vms: vec![part] });
-        assert!(shown.contains("360 MiB of the 400 MiB"), "{shown}");
+        assert!(shown.contains("360M of the 400M"), "{shown}");
     }
 }
