@@ -335,6 +335,8 @@ impl Worker {
         let last = lock(&self.seen).duplicates.as_ref().map(|(at, _)| *at);
         let want = self.want.load(Ordering::Relaxed);
         if want == 0 || last.is_some_and(|at| want < at + DUPLICATES_MS) {
+            // What comes when nobody waits for it any more would be old when somebody does.
+            self.channel.as_mut().map(Channel::take_cached);
             return;
         }
         let told = match &mut self.channel {

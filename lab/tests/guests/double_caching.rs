@@ -1,5 +1,5 @@
 //! Double caching (Linux Symposium 2010, sections 3 and 4): a build in a guest over QEMU's cache modes, as
-//! `lab/experiments/vms/double-caching.toml` says. What both cache is what `justitia host duplicates` says.
+//! `lab/experiments/vms/double-caching.toml` and `double-caching-search.toml` say. What both cache is what `justitia host duplicates` says.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -31,8 +31,14 @@ struct Experiment {
     title: String,
     question: String,
     memory: String,
+    /// Memory of the guest that holds nothing of use.
+    ballast_mib: u32,
     vcpus: u32,
     jobs: u32,
+    builds: usize,
+    /// Run before each build, in its cgroup and in its time.
+    #[serde(default)]
+    before: String,
     every_s: u64,
     mode: Vec<Mode>,
     goal: Vec<Goal>,
@@ -73,6 +79,8 @@ struct Sample {
     host: f64,
     guest: f64,
     both: f64,
+    /// What of the guest's the build's processes have mapped.
+    mapped: f64,
 }
 
 /// What came of a mode.
@@ -81,17 +89,14 @@ struct Outcome {
     /// Of each build, and MiB that the guest read from its disk meanwhile.
     builds: Vec<(f64, u64)>,
     samples: Vec<Sample>,
-    /// Of the pages of files that the guest caches, the part that it tells.
-    told: f64,
+    /// Those in which the guest's time was up, so that it caches more.
+    partial: u32,
+    /// MiB of files that the guest caches, and that it tells.
+    told: [f64; 2],
     /// Blocks of the guest's in the samples, all together.
     sampled: u64,
     /// What QEMU holds at the end, MiB.
     resident: u64,
-}
-
-fn experiment() -> Experiment {
-    let text = include_str!("../../experiments/vms/double-caching.toml");
-    toml::from_str(text).unwrap()
 }
 
 /// What a mode takes on the host; ended when dropped.
@@ -217,7 +222,11 @@ fn boot(experiment: &Experiment, mode: &Mode, host: &mut Host, name: &str) -> Vm
     let push = |to: &str, text: &str| vm.guest().push(to, 0o644, text.as_bytes()).unwrap();
     push("/root/build.sh", include_str!("unmapped/build.sh"));
     push("/root/builds.sh", include_str!("double_caching/build.sh"));
-    let agent = "prepare; justitia guest >/run/guest.log 2>&1 &";
+    let mib = experiment.ballast_mib;
+    let ballast = format!(
+        "mkdir /ballast; mount -t tmpfs -o size=100% ballast /ballast; dd if=/dev/zero of=/ballast/file bs=1M count={mib} 2>/dev/null"
+    );
+    let agent = format!("prepare; {ballast}; justitia guest >/run/guest.log 2>&1 &");
     run(&vm, &format!("{SOURCED}; {agent}\nsleep 1"));
     comes(&vm, "grep -q 'questions about memory' /run/guest.log");
     if mode.cache == "exclusive" {
@@ -237,10 +246,12 @@ fn measure(experiment: &Experiment, mode: &Mode, lab: &LabDir, image: &Path) -> 
     let name = format!("lab{}", std::process::id());
     let vm = boot(experiment, mode, &mut host, &name);
     host.observe(&vm, &name);
-    let jobs = experiment.jobs;
+    // The lab's own programs lie in memory.
+    let before: f64 = mapped(&vm);
+    let (jobs, builds, before_each) = (experiment.jobs, experiment.builds, &experiment.before);
     run(
         &vm,
-        &format!("{SOURCED}; builds {jobs} >/run/build.log 2>&1 &"),
+        &format!("{SOURCED}; builds {jobs} {builds} '{before_each}' >/run/build.log 2>&1 &"),
     );
     let mut outcome = Outcome::default();
     let begun = Instant::now();
@@ -248,12 +259,13 @@ fn measure(experiment: &Experiment, mode: &Mode, lab: &LabDir, image: &Path) -> 
         assert!(begun.elapsed() < PATIENCE, "the builds do not end");
         std::thread::sleep(Duration::from_secs(experiment.every_s));
         let found = host.duplicates();
+        let mapped = self::mapped(&vm) - before;
         let lines = run(&vm, "cat /run/result");
         if lines.ends_with("end") {
             break lines;
         }
         if let Some(found) = found {
-            outcome.add(&found);
+            outcome.add(&found, mapped.max(0.0));
         }
     };
     outcome.resident = vm.resident().unwrap() / MIB;
@@ -263,8 +275,15 @@ fn measure(experiment: &Experiment, mode: &Mode, lab: &LabDir, image: &Path) -> 
         "tail -5 /run/build.log /run/mode.log /run/guest.log; grep oom_kill /proc/vmstat",
     );
     println!("{}: {log}", mode.id);
-    assert_eq!(outcome.builds.len(), 2, "{log}");
+    assert_eq!(outcome.builds.len(), builds, "{log}");
+    println!("{}: {outcome:?}", mode.id);
     outcome
+}
+
+/// Pages that processes have mapped, MiB.
+fn mapped(vm: &Vm) -> f64 {
+    let pages = run(vm, "awk '/^nr_mapped / { print $2 }' /proc/vmstat");
+    pages.parse::<f64>().unwrap() / 256.0
 }
 
 /// A line of `builds`.
@@ -277,17 +296,25 @@ fn build(line: &str) -> Option<(f64, u64)> {
 }
 
 impl Outcome {
-    fn add(&mut self, vm: &Value) {
-        println!("{vm}");
+    fn add(&mut self, vm: &Value, mapped: f64) {
+        println!("{vm} {mapped}");
         let mib = |value: &Value| value.as_f64().map(|bytes| bytes / (1 << 20) as f64);
         let disks = vm["disks"].as_array().unwrap();
         let Some(disk) = disks.iter().find(|disk| !disk["both"].is_null()) else {
             return;
         };
+        self.partial += u32::from(vm["guest_is_whole"] != true);
         let [host, guest, both] = ["host", "guest", "both"].map(|key| mib(&disk[key]).unwrap());
         self.sampled += disk["sampled"].as_u64().unwrap();
-        self.told = guest / mib(&vm["guest_file"]).unwrap().max(1.0);
-        self.samples.push(Sample { host, guest, both });
+        self.told[0] += mib(&vm["guest_file"]).unwrap();
+        self.told[1] += guest;
+        let mapped = mapped.min(guest);
+        self.samples.push(Sample {
+            host,
+            guest,
+            both,
+            mapped,
+        });
     }
 
     fn mean(&self) -> Sample {
@@ -297,6 +324,7 @@ impl Outcome {
             host: sum(|sample| sample.host),
             guest: sum(|sample| sample.guest),
             both: sum(|sample| sample.both),
+            mapped: sum(|sample| sample.mapped),
         }
     }
 }
@@ -310,13 +338,32 @@ impl Sample {
             0.0
         }
     }
+
+    /// The share of what the guest has not mapped, at most: as if all that it has mapped were in both.
+    fn unmapped_share(&self) -> f64 {
+        let both = (self.both - self.mapped).max(0.0);
+        let either = self.host + self.guest - self.both - self.mapped;
+        if either > 0.0 { both / either } else { 0.0 }
+    }
 }
 
-/// `MODES=guest,capped` runs these alone.
 #[test]
 #[ignore = "a quarter of an hour in VMs; a table of docs/results/vms.md"]
 fn a_build_over_cache_modes() {
-    let experiment = experiment();
+    over_cache_modes(include_str!("../../experiments/vms/double-caching.toml"));
+}
+
+#[test]
+#[ignore = "ten minutes in VMs; a table of docs/results/vms.md"]
+fn a_search_and_a_build_over_cache_modes() {
+    over_cache_modes(include_str!(
+        "../../experiments/vms/double-caching-search.toml"
+    ));
+}
+
+/// `MODES=guest,capped` runs these alone.
+fn over_cache_modes(experiment: &str) {
+    let experiment: Experiment = toml::from_str(experiment).unwrap();
     let wanted = std::env::var("MODES").unwrap_or_default();
     let is_wanted = |mode: &&Mode| wanted.is_empty() || wanted.split(',').any(|id| id == mode.id);
     println!("{}\n{}", experiment.title, experiment.question);
@@ -346,7 +393,7 @@ fn a_build_over_cache_modes() {
 
 fn print_table(experiment: &Experiment, outcomes: &[(&Mode, Outcome)]) {
     println!(
-        "| mode | builds, s | of cache=none | read, MiB | host; guest; both, MiB | both, of all | guest told | QEMU, MiB |"
+        "| mode | builds, s | of cache=none | read, MiB | host; guest (mapped); both, MiB | both, of all; of what is not mapped | guest told | QEMU, MiB |"
     );
     let none = outcomes.iter().find(|(mode, _)| mode.cache == "none");
     for (mode, outcome) in outcomes {
@@ -367,7 +414,7 @@ fn print_table(experiment: &Experiment, outcomes: &[(&Mode, Outcome)]) {
         });
         let mean = outcome.mean();
         println!(
-            "| {} ({}) | {} | {} | {} | {:.0}; {:.0}; {:.1} | {:.1} % | {:.0} % | {} | {} samples, {} blocks",
+            "| {} ({}) | {} | {} | {} | {:.1}; {:.1} ({:.1}); {:.1} | {:.1}; {:.1} % | {:.0} % | {} | {} samples, {} of them partial, {} blocks",
             mode.label,
             mode.what,
             seconds.join(", "),
@@ -375,11 +422,14 @@ fn print_table(experiment: &Experiment, outcomes: &[(&Mode, Outcome)]) {
             read.join(", "),
             mean.host,
             mean.guest,
+            mean.mapped,
             mean.both,
             100.0 * mean.share(),
-            100.0 * outcome.told,
+            100.0 * mean.unmapped_share(),
+            100.0 * outcome.told[1] / outcome.told[0].max(1.0),
             outcome.resident,
             outcome.samples.len(),
+            outcome.partial,
             outcome.sampled,
         );
     }

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
-use justitia_memory_protocol::{Answer, Body, Lines, Reclaimed, Request, State, encode};
+use justitia_memory_protocol::{Answer, BLOCK, Body, Lines, Reclaimed, Request, State, encode};
 
 use super::guest_host::{comes, run};
 use super::retry::retry_after_a_crash;
@@ -196,6 +196,7 @@ fn gives_back(kernel: &str) {
         start_agent(&vm);
         fill(&vm, 500);
         let mut host = Host::connect(&vm, 0);
+        tells_what_is_cached(&mut host);
         let before = host.state();
         let (peak, begun) = (vm.resident().unwrap(), Instant::now());
         let done = host.reclaim(ASKED, 10_000);
@@ -228,6 +229,25 @@ fn gives_back(kernel: &str) {
         assert!(lost_active <= SET * MIB / 10, "{} MiB", mib(lost_active));
         hostile(&vm, host);
     });
+}
+
+/// What the guest caches are mostly files of its disk, and their blocks are told, those of a sample.
+fn tells_what_is_cached(host: &mut Host) {
+    let cached = match host.ask(|id| Request::Cached { id, seed: 7 }) {
+        Body::Cached(cached) => cached,
+        other => panic!("expected what is cached, found {other:?}"),
+    };
+    let [disk] = cached.disks() else {
+        panic!("expected one disk, found {cached:?}")
+    };
+    let (file, told) = (cached.file(), disk.bytes);
+    let blocks = disk.blocks().count();
+    let sampled = u64::try_from(blocks << cached.shift()).unwrap() * BLOCK;
+    println!(
+        "of {file} bytes of files {told} are told, by {blocks} blocks, which stand for {sampled}"
+    );
+    assert!(cached.is_whole() && told <= file * 11 / 10 && told >= file * 8 / 10);
+    assert!(sampled.abs_diff(told) < told / 4);
 }
 
 /// A host that asks for everything and says nonsense harms nobody.
