@@ -472,9 +472,8 @@ impl Credits {
                 });
             }
             self.watchdog.check_lease(Instant::now())?;
-            store.watch_writers_of(&node.cgroup, Knob::MemoryHigh);
             let begun = Instant::now();
-            let written = store.set(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
+            let written = store.hold(&node.cgroup, Knob::MemoryHigh, &intent.high.to_string());
             if let Some(why) = held_up(begun.elapsed()) {
                 let tenant = escape::encode(node.cgroup.path().as_os_str());
                 tracing::warn!(tenant, why, "memory.high is left alone");

@@ -313,81 +313,67 @@ mod tests {
         }
     }
 
+    const SYSTEMD: &str = "/usr/lib/systemd/systemd";
+    const KUBELET: &str = "/usr/bin/kubelet";
+    const SERVICE: &str = "/system.slice/kubelet.service";
+    const AGENT: &str = "/usr/bin/justitia";
+    const AGENTS: &str = "/system.slice/justitia.service";
+
+    fn kind(process: Process) -> AuthorKind {
+        let own = process_of_agent();
+        author(&Writer::Process(process), Some(&own)).kind
+    }
+
+    fn process_of_agent() -> Process {
+        process(50, AGENT, AGENTS)
+    }
+
     #[test]
-    fn nobody_is_taken_for_systemd_or_the_kubelet_by_a_name() {
-        let own = process(50, "/usr/bin/justitia", "/system.slice/justitia.service");
-        let kind = |process: Process| author(&Writer::Process(process), Some(&own)).kind;
-        let systemd = "/usr/lib/systemd/systemd";
-        let kubelet = "/usr/bin/kubelet";
-        let (service, user) = (
-            "/system.slice/kubelet.service",
-            "/user.slice/user-1000.slice",
-        );
-        let other_program = |mut process: Process| {
-            process.program = Some((1, 3));
-            process
-        };
-        let of_user = |mut process: Process| {
-            process.uid = 1000;
-            process
-        };
+    fn systemd_the_kubelet_and_the_watchdog_are_known() {
         for (who, expected) in [
-            (process(1, systemd, "/init.scope"), AuthorKind::Manager),
+            (process(1, SYSTEMD, "/init.scope"), AuthorKind::Manager),
             (
-                process(1, "/usr/lib/systemd/systemd (deleted)", "/init.scope"),
+                process(1, &format!("{SYSTEMD} (deleted)"), "/init.scope"),
                 AuthorKind::Manager,
             ),
-            (process(7, kubelet, service), AuthorKind::Manager),
-            (process(7, kubelet, "/kubelet.service"), AuthorKind::Manager),
-            (
-                process(8, "/usr/bin/justitia", "/system.slice/justitia.service"),
-                AuthorKind::Agent,
-            ),
-            // A user's manager; the first process of another init; a kubelet that is none.
-            (process(9, systemd, "/user.slice"), AuthorKind::Other),
-            (process(1, "/bin/busybox", "/"), AuthorKind::Other),
-            (of_user(process(7, kubelet, service)), AuthorKind::Other),
-            (process(7, kubelet, "/system.slice"), AuthorKind::Other),
-            (process(7, "/bin/sh", service), AuthorKind::Other),
-            (
-                process(
-                    7,
-                    kubelet,
-                    &format!("{user}/user@1000.service/x.slice/kubelet.service"),
-                ),
-                AuthorKind::Other,
-            ),
-            (
-                process(7, kubelet, "/system.slice/docker-1.scope/kubelet.service"),
-                AuthorKind::Other,
-            ),
-            (
-                process(7, kubelet, "/../kubelet.service"),
-                AuthorKind::Other,
-            ),
-            (
-                process(8, "/usr/bin/justitia", "/user.slice"),
-                AuthorKind::Other,
-            ),
-            (
-                other_program(process(
-                    8,
-                    "/usr/bin/justitia",
-                    "/system.slice/justitia.service",
-                )),
-                AuthorKind::Other,
-            ),
+            (process(7, KUBELET, SERVICE), AuthorKind::Manager),
+            (process(7, KUBELET, "/kubelet.service"), AuthorKind::Manager),
+            (process(8, AGENT, AGENTS), AuthorKind::Agent),
         ] {
-            let name = format!("{who:?}");
-            assert_eq!(kind(who), expected, "{name}");
+            assert_eq!(kind(who.clone()), expected, "{who:?}");
         }
-        let ended = author(&Writer::Ended(7), Some(&own));
+    }
+
+    #[test]
+    fn nobody_is_taken_for_systemd_or_the_kubelet_by_a_name() {
+        let mut of_user = process(7, KUBELET, SERVICE);
+        of_user.uid = 1000;
+        let mut other_program = process(8, AGENT, AGENTS);
+        other_program.program = Some((1, 3));
+        let user = "/user.slice/user-1000.slice/user@1000.service";
+        for who in [
+            of_user,
+            other_program,
+            // A user's manager; the first process of another init; a kubelet that is none.
+            process(9, SYSTEMD, "/user.slice"),
+            process(1, "/bin/busybox", "/"),
+            process(7, KUBELET, "/system.slice"),
+            process(7, "/bin/sh", SERVICE),
+            process(7, KUBELET, &format!("{user}/x.slice/kubelet.service")),
+            process(7, KUBELET, "/system.slice/docker-1.scope/kubelet.service"),
+            process(7, KUBELET, "/../kubelet.service"),
+            process(8, AGENT, "/user.slice"),
+        ] {
+            assert_eq!(kind(who.clone()), AuthorKind::Other, "{who:?}");
+        }
+        let ended = author(&Writer::Ended(7), None);
         assert_eq!(
             (ended.kind, ended.name.as_str()),
             (AuthorKind::Other, "process 7, which has ended")
         );
         assert_eq!(author(&Writer::Hidden, None).kind, AuthorKind::Unknown);
-        let hostile = author(&Writer::Process(process(7, "/\u{1b}[31m", "/a\n")), None);
+        let hostile = process(7, "/\u{1b}[31m", "/a\n");
+        let hostile = author(&Writer::Process(hostile), None);
         assert!(!hostile.name.contains(['\u{1b}', '\n']), "{hostile:?}");
     }
 

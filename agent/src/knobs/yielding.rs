@@ -46,9 +46,21 @@ impl KnobStore {
         self.writers.start()
     }
 
-    /// Watches who writes this knob. Not for knobs of a delegatee's cgroups: it could fill the kernel's queue.
-    pub fn watch_writers_of(&mut self, cgroup: &Cgroup, knob: Knob) {
-        self.writers.watch(cgroup, knob);
+    /// As [`KnobStore::set`], and who else writes the knob is watched from before our first write on. Not for knobs of a
+    /// delegatee's cgroups: it could fill the kernel's queue.
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn hold(
+        &mut self,
+        cgroup: &Cgroup,
+        knob: Knob,
+        value: &str,
+    ) -> Result<WriteOutcome, KnobStoreError> {
+        if self.applied(cgroup.id(), knob).is_none() {
+            self.writers.watch(cgroup, knob);
+        }
+        self.set(cgroup, knob, value)
     }
 
     /// Takes note of who has written our knobs. Once a tick.

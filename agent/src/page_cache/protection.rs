@@ -210,10 +210,12 @@ impl ProtectionController {
                 }
             }
         }
-        if !node.in_delegation {
-            store.watch_writers_of(&node.cgroup, knob);
-        }
-        match store.set(&node.cgroup, knob, &intent.low.to_string()) {
+        let low = intent.low.to_string();
+        let written = match node.in_delegation {
+            true => store.set(&node.cgroup, knob, &low),
+            false => store.hold(&node.cgroup, knob, &low),
+        };
+        match written {
             Ok(WriteOutcome::External { applied, found, by }) => {
                 log_external(node, &path, knob, [&applied, &found, &by]);
                 marked(Rule::ExternalWrite {

@@ -384,4 +384,26 @@ mod tests {
         assert_eq!(told(Ok(done(0, 0, 0))), (failed.clone(), RETRY_AFTER, 0));
         assert_eq!(told(Err("dirty".to_owned())), (failed, RETRY_AFTER, 0));
     }
+
+    #[test]
+    fn it_is_switched_on_and_off_while_the_agent_runs() {
+        let config = |enabled, seconds| {
+            let mut config = Config::default();
+            config.recharge.enabled = enabled;
+            config.recharge.interval = Duration::from_secs(seconds);
+            config
+        };
+        let mut app_io = AppIoMonitor::unavailable("a test");
+        let mut controller = RechargeController::open(&config(false, 60), CgroupId(1), false);
+        let mut period = |enabled, seconds| {
+            controller.reconfigure(&config(enabled, seconds), &mut app_io, false);
+            controller.period.map(|period| period.as_secs())
+        };
+        let on = |seconds| has_cachestat().then_some(seconds);
+        assert_eq!(period(false, 60), None);
+        assert_eq!(period(true, 60), on(60));
+        assert_eq!(period(true, 30), on(30));
+        assert_eq!(period(false, 30), None);
+        assert_eq!(period(true, 90), on(90));
+    }
 }

@@ -118,8 +118,7 @@ pub(super) fn limit(
         let value = io_max(device, &intent.limits);
         tracing::debug!(tenant = escape::encode(node.cgroup.path().as_os_str()), value, why = %intent.reason, "io.max");
         watchdog.check_lease(Instant::now())?;
-        store.watch_writers_of(&node.cgroup, knob);
-        let written = store.set(&node.cgroup, knob, &value);
+        let written = store.hold(&node.cgroup, knob, &value);
         if told(&node.cgroup, knob, written, store) {
             disk.standing.insert(intent.id, intent.limits);
             moved.push(Moved {
