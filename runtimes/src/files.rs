@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, fstat, openat2};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, fstat, openat, statx};
 use rustix::io::Errno;
 
 /// The longest file that is read, bytes.
@@ -123,38 +123,77 @@ impl Files {
         names
     }
 
-    /// Opens what is `name` below `base`, without following a link and without leaving `base`.
+    /// Opens what is `name` below `base`, without following a link and without leaving `base`. Name by name: where
+    /// `RestrictSUIDSGID=` is on, as in the agent's unit, systemd refuses `openat2`.
     fn open(&self, base: &Base, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let path = self
-            .root
-            .join(base.path.strip_prefix("/").unwrap_or(&base.path));
-        let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let base_fd = rustix::fs::openat(CWD, &path, directory, Mode::empty())?;
+        const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+        let path = base.path.strip_prefix("/").unwrap_or(&base.path);
+        let mut at = openat(CWD, self.root.join(path), DIRECTORY, Mode::empty())?;
         // Who can write there could put any file there.
-        let owned = fstat(&base_fd)?;
+        let owned = fstat(&at)?;
         if !is_trusted(owned.st_uid, owned.st_mode, Owner::Root) {
             return Err(Errno::PERM);
         }
-        let mut resolve =
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        if base.owner != Owner::Root {
-            resolve |= ResolveFlags::NO_XDEV;
+        let mount = match base.owner {
+            Owner::Root => None,
+            Owner::User(_) => Some(mount_of(&at)?),
+        };
+        let (above, last) = name.rsplit_once('/').unwrap_or(("", name));
+        for part in above.split('/').filter(|_| !above.is_empty()) {
+            at = openat(
+                &at,
+                plain(part)?,
+                DIRECTORY | OFlags::NOFOLLOW,
+                Mode::empty(),
+            )?;
+            within(&at, mount)?;
         }
-        let name = if name.is_empty() { "." } else { name };
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        openat2(base_fd.as_fd(), name, flags, Mode::empty(), resolve)
+        let flags = flags | OFlags::CLOEXEC;
+        if last.is_empty() {
+            return openat(&at, ".", flags, Mode::empty());
+        }
+        let last = plain(last)?;
+        if mount.is_none() {
+            return openat(&at, last, flags | OFlags::NOFOLLOW, Mode::empty());
+        }
+        // What is there is opened only once it is known whose file system it is on.
+        let found = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = openat(&at, last, found, Mode::empty())?;
+        within(&found, mount)?;
+        let link = format!("/proc/self/fd/{}", found.as_raw_fd());
+        openat(CWD, link, flags, Mode::empty())
     }
 
     /// Counts an error, unless it says that there is no such file.
     fn counted<T>(&self, result: Result<T, Errno>) -> Option<T> {
         match result {
             Ok(found) => Some(found),
-            Err(Errno::NOENT | Errno::NOTDIR) => None,
+            Err(Errno::NOENT) => None,
             Err(_) => {
                 self.note_error();
                 None
             }
         }
+    }
+}
+
+/// One name, which leads nowhere else.
+fn plain(name: &str) -> Result<&str, Errno> {
+    let leads = matches!(name, "" | "." | "..") || name.contains('\0');
+    if leads { Err(Errno::INVAL) } else { Ok(name) }
+}
+
+/// The mount that a file is on, without asking its file system, which may be one that never answers.
+fn mount_of(file: &OwnedFd) -> Result<u64, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    statx(file, "", flags, StatxFlags::MNT_ID).map(|stat| stat.stx_mnt_id)
+}
+
+/// Refuses what is on another mount than it should be, if that matters.
+fn within(file: &OwnedFd, mount: Option<u64>) -> Result<(), Errno> {
+    match mount {
+        Some(mount) if mount_of(file)? != mount => Err(Errno::XDEV),
+        _ => Ok(()),
     }
 }
 

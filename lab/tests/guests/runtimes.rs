@@ -102,8 +102,9 @@ fn names_and_weights(debian: &Debian) -> Value {
         }
         assert!(
             begun.elapsed() < Duration::from_secs(60),
-            "{:#?}\n{}\n{}",
+            "{:#?}\n{}\n{}\n{}",
             told(&status),
+            status["agent_usage"],
             standing(debian),
             debian.log()
         );
