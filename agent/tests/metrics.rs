@@ -37,6 +37,7 @@ fn status() -> Status {
             points: vec![(0, 1.0), (10 << 20, 0.0)],
         }),
         pv: Some(0.5),
+        declared: Some(DeclaredWeight::default()),
         app: Some(app),
         knobs: vec![KnobStatus {
             knob: "memory.low".to_owned(),
@@ -79,6 +80,7 @@ fn what_the_probes_lost_is_a_series_each() {
 #[test]
 fn what_a_tenant_is_and_whether_its_weight_drifts_are_series() {
     let mut status = status();
+    status.tenants[0].declared = None;
     let tenant = &mut status.tenants[1];
     tenant.kind = TenantKind::DockerContainer;
     tenant.name = "x\"} 1\n\u{202e}".to_owned();

@@ -85,7 +85,9 @@ fn left_out(status: &Status, layout: Layout) -> String {
         0 => String::new(),
         _ if layout.all => String::new(),
         count => {
-            format!("{count} without process and cache, or inside of these, are left out (--all)\n")
+            format!(
+                "{count} without process and cache, or part of a container, are left out (--all)\n"
+            )
         }
     }
 }
