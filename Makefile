@@ -52,7 +52,7 @@ help:
 	@echo 'make test-sanitizer   the cache'"'"'s tests under AddressSanitizer'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
-	@echo 'make test-runtimes  Docker, podman and units under a real systemd in a VM: names and weights; minutes'
+	@echo 'make test-runtimes  Docker, podman, units and reloads under a real systemd in VMs; half an hour'
 	@echo 'make cache-experiments   DoubleDecker'"'"'s experiments with the cache, natively: minutes, and a page of results'
 	@echo 'make dist        what is released, in target/dist: .deb, .rpm, tarball, OCI image, SBOM, checksums'
 	@echo 'make soak        two hours of kills, churn and faults in a VM; SOAK_MINUTES=10 for less'
@@ -158,7 +158,7 @@ test-package: build-tests
 	$(CARGO) test -p justitia-lab --test guests -- --ignored --nocapture --test-threads=1 package::
 
 test-runtimes: build-tests
-	$(CARGO) test -p justitia-lab --test guests -- --ignored --nocapture --test-threads=1 runtimes::
+	$(CARGO) test -p justitia-lab --test guests -- --ignored --nocapture --test-threads=1 runtimes
 
 # Data and a page of results; other delays, clocks and experiments of your own: justitia-lab cache experiment --help.
 cache-experiments:
