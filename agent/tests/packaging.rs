@@ -154,7 +154,6 @@ fn the_unit_bounds_the_agent_and_restores_what_it_leaves() {
 fn the_units_of_the_cache_are_hardened_and_keep_what_they_share_with_the_agent() {
     let common = [
         "NoNewPrivileges=yes",
-        "ProtectHome=yes",
         "PrivateTmp=yes",
         "ProtectKernelModules=yes",
         "RestrictNamespaces=yes",
@@ -174,6 +173,7 @@ fn the_units_of_the_cache_are_hardened_and_keep_what_they_share_with_the_agent()
                 "ExecStart=/usr/bin/justitia cache serve --config /etc/justitia/cache.toml",
                 "CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_CHOWN CAP_LEASE",
                 "ProtectControlGroups=yes",
+                "ProtectHome=yes",
                 "SystemCallFilter=@system-service",
                 // The agent's journal lies there.
                 "RuntimeDirectory=justitia",
@@ -187,7 +187,9 @@ fn the_units_of_the_cache_are_hardened_and_keep_what_they_share_with_the_agent()
                 "ExecStart=/usr/bin/justitia guest",
                 "ProtectSystem=strict",
                 "PrivateNetwork=yes",
-                "SystemCallFilter=@system-service bpf perf_event_open",
+                // It says what is cached of it.
+                "ProtectHome=read-only",
+                "SystemCallFilter=@system-service bpf perf_event_open mincore",
             ],
         ),
     ] {
@@ -222,9 +224,11 @@ fn the_unit_of_the_host_is_hardened_and_restores_what_a_kill_left() {
         "NoNewPrivileges=yes",
         "ProtectSystem=strict",
         "ProtectHome=yes",
-        "PrivateNetwork=yes",
+        // Metrics are for this machine.
+        "IPAddressDeny=any",
+        "IPAddressAllow=localhost",
         "MemoryDenyWriteExecute=yes",
-        "SystemCallFilter=@system-service",
+        "SystemCallFilter=@system-service mincore",
         "UMask=0077",
     ] {
         assert!(unit.lines().any(|found| found == line), "{line}");
@@ -235,7 +239,9 @@ fn the_unit_of_the_host_is_hardened_and_restores_what_a_kill_left() {
 
 #[test]
 fn every_unit_and_every_rule_is_packaged_and_no_unit_is_switched_on() {
-    let build = std::fs::read_to_string(packaging().join("deb.sh")).unwrap();
+    let build: String = ["tree.sh", "after-install.sh", "before-removal.sh"]
+        .map(|script| std::fs::read_to_string(packaging().join(script)).unwrap())
+        .concat();
     let files = std::fs::read_dir(packaging()).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
     // The words of the line with this, but for comments.
