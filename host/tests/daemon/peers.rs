@@ -59,6 +59,8 @@ impl Qemu {
             "tcg",
             "-m",
             "512",
+            // It holds what its guest would use.
+            "-mem-prealloc",
         ]);
         command.args(["-name", &format!("guest={}", own(name))]);
         command.args([
