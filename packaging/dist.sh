@@ -6,7 +6,7 @@ programs=$1 static=$2 out=$3
 here=$(cd "$(dirname "$0")" && pwd)
 version=$("$static" --version | cut -d' ' -f2)
 arch=$(uname -m)
-name=justitia-$version-$arch
+stem=justitia-$version-$arch
 . "$here/tree.sh"
 
 rm -rf "$out"
@@ -16,7 +16,7 @@ out=$(cd "$out" && pwd)
 
 # Debug information is apart: `debuginfod`, gdb and perf find it by the program's build ID.
 for of in "deb:$programs/justitia" "static:$static"; do
-	objcopy --only-keep-debug --compress-debug-sections=zlib "${of#*:}" "$out/$name-${of%%:*}.debug"
+	objcopy --only-keep-debug --compress-debug-sections=zlib "${of#*:}" "$out/$stem-${of%%:*}.debug"
 done
 
 product "$static"
@@ -29,9 +29,9 @@ packed() { tar -C "$2" --sort=name --owner=0 --group=0 --numeric-owner --mtime="
 
 work=$(mktemp -d)
 trap 'rm -rf "$tree" "$work"' EXIT
-mkdir "$work/$name"
-cp -a "$tree/." "$work/$name"
-packed "$out/$name.tar.gz" "$work" "$name"
+mkdir "$work/$stem"
+cp -a "$tree/." "$work/$stem"
+packed "$out/$stem.tar.gz" "$work" "$stem"
 
 # The image: the program alone. It needs --privileged, and the host's /sys/fs/cgroup and process namespace.
 umoci init --layout "$work/image"
@@ -41,7 +41,7 @@ umoci config --image "$work/image:$version" --config.entrypoint /usr/bin/justiti
 	--config.label org.opencontainers.image.title=justitia --config.label "org.opencontainers.image.version=$version" \
 	--config.label "org.opencontainers.image.licenses=(MIT OR Apache-2.0) AND GPL-2.0-only"
 umoci gc --layout "$work/image"
-packed "$out/$name.oci.tar" "$work/image"
+packed "$out/$stem.oci.tar" "$work/image"
 
 cat >"$work/justitia.spec" <<EOF
 Name: justitia
@@ -82,10 +82,15 @@ EOF
 rpmbuild --quiet -bb --buildroot "$tree" --define "_topdir $work/rpm" --define "_rpmdir $out" --define "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm" \
 	--define "_binary_payload w9.xzdio" --noclean "$work/justitia.spec"
 
-# What the program is made of: every package of the lock file that it links, with version, source and licence.
-cargo cyclonedx --quiet --manifest-path "$here/../cli/Cargo.toml" --format json --override-filename "$name.cdx" --no-build-deps --target "$arch-unknown-linux-gnu"
-mv "$here/../cli/$name.cdx.json" "$out/"
+# What the program is made of: every package of the lock file that it links, with version, source and licence. The tool writes a
+# file beside the manifest of each member of the workspace; names of this machine's directories are no part of a release.
+root=$(cd "$here/.." && pwd)
+cargo cyclonedx --quiet --manifest-path "$root/cli/Cargo.toml" --format json --spec-version 1.5 --override-filename "$stem.cdx" \
+	--no-build-deps --target "$arch-unknown-linux-gnu"
+sed "s#$root/##g; s#$root##g" "$root/cli/$stem.cdx.json" >"$out/$stem.cdx.json"
+find "$root" -path "$root/target" -prune -o -name "$stem.cdx.json" -exec rm {} +
 
+chmod 0644 "$out"/*
 cd "$out"
 sha256sum -- * >SHA256SUMS
 echo "$size KiB installed; in $out:"

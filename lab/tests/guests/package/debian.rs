@@ -75,9 +75,10 @@ END
         tries=$((tries + 1)); [ $tries -lt 300 ] || { /root/deb systemctl list-jobs; exit 1; }; sleep 0.5
     done";
 
-/// What the package must not leave: every file that there is, but for what dpkg and systemd write for themselves.
+/// What the package must not leave: every file that there is, but for what dpkg and systemd write for themselves: at midnight
+/// backups, too.
 pub(crate) const FILES: &str = "/root/deb find / -xdev -path /proc -prune -o -path /sys -prune -o -path /tmp -prune -o \
-    -path /var/lib/dpkg -prune -o -path /var/log -prune -o -path /var/cache -prune -o -path /var/lib/systemd -prune -o -print | sort";
+    -path /var/lib/dpkg -prune -o -path /var/log -prune -o -path /var/cache -prune -o -path /var/backups -prune -o -path /var/lib/systemd -prune -o -print | sort";
 
 /// Every limit and every protection that is in force, of the knobs that the agent writes.
 pub(crate) const KNOBS: &str = "cd /sys/fs/cgroup && {
