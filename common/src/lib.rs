@@ -1,10 +1,11 @@
 //! What the agent, the hypervisor cache and the lab need alike: files where something else may stand, TOML files of
-//! which every error has its line, metrics over HTTP, and what of a file is in the page cache.
+//! which every error has its line, metrics over HTTP, what of a file is in the page cache, and formats of images.
 
 #![deny(unsafe_code)]
 
 pub mod checksum;
 pub mod command;
+pub mod image_format;
 pub mod metrics;
 pub mod page_cache;
 pub mod regular_file;

@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use justitia_common::image_format;
 use justitia_common::page_cache::{WINDOW, cached_pages, is_told};
 use justitia_memory_protocol::{BLOCK, is_sampled};
 use rustix::fs::{Advice, SeekFrom};
@@ -23,15 +24,8 @@ const MIN_SIZE: u64 = 8 << 20;
 /// A sector of a disk, bytes.
 const SECTOR: u64 = 512;
 
-/// What images of other formats begin with.
-const FORMATS: [(&[u8], &str); 6] = [
-    (b"QFI\xfb", "qcow2"),
-    (b"QED\0", "QED"),
-    (b"KDMV", "VMDK"),
-    (b"vhdxfile", "VHDX"),
-    (b"<<< ", "VDI"),
-    (b"LUKS\xba\xbe", "LUKS"),
-];
+/// Formats that are served as they are, and of which a block is none of the disk's all the same; and the text before VDI's mark.
+const FORMATS: [(&[u8], &str); 2] = [(b"<<< ", "VDI"), (b"LUKS\xba\xbe", "LUKS")];
 
 /// An image.
 #[derive(Debug)]
@@ -95,15 +89,14 @@ fn image(link: &Path, seen: &mut HashSet<(u64, u64)>) -> Option<Image> {
     rustix::fs::seek(&file, SeekFrom::Start(0)).ok()?;
     // Its first page alone is read, and nothing ahead.
     let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-    let mut head = [0; 8];
+    let mut head = [0; 512];
     file.read_exact(&mut head).ok()?;
-    let mut formats = FORMATS.iter();
-    let format = formats.find(|(magic, _)| head.starts_with(magic));
+    let format = image_format::of_beginning(&head).or_else(|| image_format::named(&FORMATS, &head));
     (size >= MIN_SIZE).then_some(Image {
         file,
         path,
         size,
-        format: format.map(|(_, name)| *name),
+        format,
     })
 }
 

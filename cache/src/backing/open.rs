@@ -3,6 +3,7 @@
 use super::raw::RawImage;
 use crate::block_dev::{ImageFile, SyncErrors};
 use crate::inherited;
+use justitia_common::image_format;
 use justitia_link::{AlignedBuf, PAGE};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -269,47 +270,16 @@ fn open(path: &Path, read_only: bool, flags: OFlags) -> io::Result<File> {
 
 // What looks like an image of another format than raw: served as it is, a guest would see the format's tables for its disk.
 
-/// Formats by the bytes with which a file begins: those that QEMU reads.
-const BEGINNINGS: [(&[u8], &str); 10] = [
-    (b"QFI\xfb", "qcow2"),
-    (b"QED\0", "QED"),
-    (b"KDMV", "VMDK"),
-    (b"COWD", "VMDK"),
-    (b"# Disk DescriptorFile", "VMDK"),
-    (b"vhdxfile", "VHDX"),
-    (b"conectix", "VHD"),
-    (b"WithoutFreeSpace", "Parallels"),
-    (b"WithouFreSpacExt", "Parallels"),
-    (b"Bochs Virtual HD Image", "Bochs"),
-];
-
-/// VDI has a text before its mark.
-const VDI: (usize, [u8; 4]) = (64, [0x7f, 0x10, 0xda, 0xbe]);
-
 /// Formats by the bytes with which their last 512 bytes begin.
 const ENDS: [(&[u8], &str); 2] = [(b"conectix", "VHD"), (b"koly", "DMG")];
 
 /// The format that the image looks like; `None` for raw. `file` may be read anywhere.
 pub(super) fn foreign(file: &File, size: u64) -> io::Result<Option<&'static str>> {
-    let beginning = read(file, 0)?;
-    let (at, vdi) = VDI;
-    if beginning
-        .get(at..)
-        .is_some_and(|rest| rest.starts_with(&vdi))
-    {
-        return Ok(Some("VDI"));
-    }
-    let known = |formats: &[(&[u8], &'static str)], found: &[u8]| {
-        let mut formats = formats.iter();
-        formats
-            .find(|(bytes, _)| found.starts_with(bytes))
-            .map(|(_, name)| *name)
-    };
-    if let Some(name) = known(&BEGINNINGS, &beginning) {
+    if let Some(name) = image_format::of_beginning(&read(file, 0)?) {
         return Ok(Some(name));
     }
     match size.checked_sub(512) {
-        Some(end) => Ok(known(&ENDS, &read(file, end)?)),
+        Some(end) => Ok(image_format::named(&ENDS, &read(file, end)?)),
         None => Ok(None),
     }
 }
@@ -417,6 +387,7 @@ fn held_by_another(file: &File, byte: libc::off_t) -> Result<bool, LockError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use justitia_common::image_format::{BEGINNINGS, VDI};
     use std::os::unix::fs::FileExt;
 
     #[test]
