@@ -14,10 +14,10 @@ use justitia_checks::{
 /// The floors, from the lowest. A crate depends on those of lower floors only.
 const FLOORS: [&[&str]; 9] = [
     &["share", "link", "memory-protocol"],
-    &["common/promtool", "kernel", "api", "lab/load"],
+    &["common/promtool", "kernel", "api"],
     &["runtimes"],
     &["cgroup-tree", "common"],
-    &["agent", "cache", "host"],
+    &["agent", "cache", "host", "lab/load"],
     &["guest", "view"],
     &["cli"],
     &["lab"],

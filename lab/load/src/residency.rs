@@ -5,6 +5,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+use justitia_common::page_cache::{WINDOW, cached_pages};
+use justitia_share::PAGE_SIZE;
+
 use crate::fileset::FileSet;
 
 /// cachestat's number, the same on every architecture but alpha; libc lacks it on some.
@@ -122,35 +125,13 @@ fn cachestat(file: &File) -> io::Result<Cachestat> {
 
 /// The pages of the file that are in the cache.
 fn mincore(file: &File, size: u64) -> io::Result<u64> {
-    let too_large = |_| io::Error::from(io::ErrorKind::FileTooLarge);
-    let length = usize::try_from(size).map_err(too_large)?;
-    let pages = usize::try_from(size.div_ceil(page_size())).map_err(too_large)?;
-    let mut present = vec![0_u8; pages];
-    // SAFETY: a new private read-only mapping that nothing else refers to; it is never read, so a
-    // file that shrinks does no harm, and it is unmapped below on every path.
-    let mapping = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            length,
-            libc::PROT_READ,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-            0,
-        )
-    };
-    if mapping == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
+    let mut resident = 0;
+    let mut first = 0;
+    while first * PAGE_SIZE < size {
+        cached_pages(file, first, size, |_| resident += 1)?;
+        first += WINDOW;
     }
-    // SAFETY: the mapping has `length` bytes, the vector a byte for each of its pages.
-    let result = unsafe { libc::mincore(mapping, length, present.as_mut_ptr()) };
-    let error = io::Error::last_os_error();
-    // SAFETY: the mapping made above, which nothing refers to.
-    unsafe { libc::munmap(mapping, length) };
-    if result != 0 {
-        return Err(error);
-    }
-    let resident = present.iter().filter(|byte| **byte & 1 == 1).count();
-    Ok(u64::try_from(resident).unwrap_or(u64::MAX))
+    Ok(resident)
 }
 
 fn page_size() -> u64 {
