@@ -27,11 +27,6 @@ const REFRESH: Duration = Duration::from_secs(300);
 const MIN_PERIOD: Duration = Duration::from_secs(30);
 
 impl<M> CgroupTree<M> {
-    /// Asks what a cgroup is that has just appeared.
-    pub(crate) fn inquire(&mut self, id: CgroupId, now: Instant) {
-        self.inquire_at(id, now);
-    }
-
     /// Asks again, after its weight was written.
     pub(crate) fn inquire_anew(&mut self, id: CgroupId, now: Instant) {
         let Some(node) = self.nodes.get_mut(&id) else {
@@ -41,10 +36,11 @@ impl<M> CgroupTree<M> {
         node.inquiry.confirm = true;
         let earliest = node.inquiry.done.filter(|_| node.in_delegation);
         let at = earliest.map_or(now, |done| now.max(done + MIN_PERIOD));
-        self.inquire_at(id, at);
+        self.inquire(id, at);
     }
 
-    fn inquire_at(&mut self, id: CgroupId, at: Instant) {
+    /// Asks what a cgroup is at `at`, unless that is asked sooner.
+    pub(crate) fn inquire(&mut self, id: CgroupId, at: Instant) {
         if let Some(node) = self.nodes.get_mut(&id)
             && node.inquiry.due.is_none_or(|due| at < due)
         {
@@ -100,14 +96,14 @@ impl<M> CgroupTree<M> {
         node.identity = identity;
         changes.weights_changed |= declared(node) != before;
         if let Some(after) = next {
-            self.inquire_at(id, now + after);
+            self.inquire(id, now + after);
         }
         // A pod is known by its containers.
         if let Some(parent) = parent.filter(|_| is_new && is_container)
             && let Some(node) = self.nodes.get(&parent)
             && node.identity.kind == TenantKind::Pod
         {
-            self.inquire_at(parent, now);
+            self.inquire(parent, now);
         }
         self.apply_rules_to(id, rules, changes);
     }

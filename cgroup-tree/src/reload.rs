@@ -52,9 +52,7 @@ impl<M> CgroupTree<M> {
             };
             let parent = node.parent.and_then(|parent| self.nodes.get(&parent));
             let in_delegation = parent.map_or(node.in_delegation, Node::is_delegated);
-            let namespace_root = node.namespace_root && self.nsdelegate;
-            let owner_is_author =
-                parent.is_none_or(|parent| parent.child_owner_is_author(namespace_root));
+            let owner_is_author = self.is_owner_author(node);
             let subject = Subject {
                 path: node.cgroup.path(),
                 identity: &node.identity,

@@ -63,9 +63,7 @@ impl<M> CgroupTree<M> {
                 return; // not tracked on its own
             };
             let parent = node.parent.and_then(|parent| self.nodes.get(&parent));
-            let namespace_root = node.namespace_root && self.nsdelegate;
-            let owner_is_author =
-                parent.is_none_or(|parent| parent.child_owner_is_author(namespace_root));
+            let owner_is_author = self.is_owner_author(node);
             let delegated = parent.is_some_and(Node::is_delegated);
             let newly_in = node.parent.filter(|_| delegated && !node.in_delegation);
             if let Some(node) = self.nodes.get_mut(&id) {
@@ -84,6 +82,13 @@ impl<M> CgroupTree<M> {
             }
         }
         changes.weights_changed = true;
+    }
+
+    /// [`Node::owner_is_author`], as its parent is now.
+    pub(crate) fn is_owner_author(&self, node: &Node<M>) -> bool {
+        let parent = node.parent.and_then(|parent| self.nodes.get(&parent));
+        let namespace_root = node.namespace_root && self.nsdelegate;
+        parent.is_none_or(|parent| parent.child_owner_is_author(namespace_root))
     }
 
     /// Whether others than the administrator may make cgroups below `id`.

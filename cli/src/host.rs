@@ -14,7 +14,7 @@ use justitia_host::config::Config;
 use justitia_host::journal::{DEFAULT_DIRECTORY, Outcome};
 use justitia_host::run::{Options, reset, run};
 use justitia_host::status::{Status, VmStatus, ask, ask_duplicates};
-use justitia_view::table::{Column, table};
+use justitia_view::table::{Column, known, table};
 
 /// On a host of virtual machines: move memory between them, by weight and use.
 ///
@@ -253,7 +253,6 @@ fn text(status: &Status) -> String {
         Column::Text("AGENT"),
     ];
     let rows = status.vms.iter().map(|vm| {
-        let known = |amount: Option<u64>| amount.map_or_else(|| "-".to_owned(), bytes);
         vec![
             vm.name.clone(),
             vm.weight.to_string(),

@@ -15,8 +15,8 @@ use rustix::fs::{Access, AtFlags, CWD};
 /// Pages that one call looks at: 64 MiB.
 pub const WINDOW: u64 = 1 << 14;
 
-/// Whether the kernel tells this process what is cached of the file. Of others it says that all is: it tells whoever owns
-/// the file or may write it (`can_do_mincore` in mm/mincore.c, Linux 5.2).
+/// Whether the kernel tells this process what is cached of the file. Of others it says that all is: it tells the file's
+/// owner and those who may write it (`can_do_mincore` in mm/mincore.c, Linux 5.2).
 #[must_use]
 pub fn is_told(file: &impl AsFd) -> bool {
     let fd = file.as_fd();

@@ -76,9 +76,9 @@ impl FileId {
     pub fn open(&self) -> Result<File> {
         // An open on a filesystem without a disk below it (network, FUSE) may block for ever.
         let mut refused = Errno::OPNOTSUPP;
-        let on_disk = numbers(self.device).0 != 0;
-        let mounts = if on_disk {
-            mounts_of(numbers(self.device))?
+        let device = DevId::of_kernel(self.device);
+        let mounts = if device.major != 0 {
+            mounts_of(device)?
         } else {
             Vec::new()
         };

@@ -72,12 +72,10 @@ fn cgroup_mount(line: &[u8]) -> Option<CgroupMount> {
     })
 }
 
-/// Where the filesystem on device (major, minor) is mounted, in the order of the mount table.
-pub(crate) fn mounts_of(device: (u32, u32)) -> Result<Vec<PathBuf>> {
+/// Where the filesystem on a device is mounted, in the order of the mount table.
+pub(crate) fn mounts_of(device: DevId) -> Result<Vec<PathBuf>> {
     read_path(Path::new("/proc/self/mountinfo"), |table| {
-        parse::lines(table)
-            .filter_map(|(_, line)| mount_on(line, device))
-            .collect()
+        mounts_on(table, device)
     })
 }
 
@@ -114,11 +112,10 @@ pub fn mounted(mountinfo: &[u8]) -> Vec<Mounted> {
         .collect()
 }
 
-fn mount_on(line: &[u8], (major, minor): (u32, u32)) -> Option<PathBuf> {
-    let mut words = parse::words(line).skip(2);
-    let ours = words.next()? == format!("{major}:{minor}").as_bytes();
-    let path = words.nth(1)?;
-    ours.then(|| PathBuf::from(unescape(path)))
+fn mounts_on(mountinfo: &[u8], device: DevId) -> Vec<PathBuf> {
+    let mounts = mounted(mountinfo).into_iter();
+    let ours = mounts.filter(|mount| mount.device == device);
+    ours.map(|mount| mount.path).collect()
 }
 
 /// Undoes the kernel's `\ooo` for blanks, newlines and backslashes.
@@ -199,9 +196,10 @@ mod tests {
     #[test]
     fn a_device_is_found_wherever_it_is_mounted() {
         let line = b"36 35 98:0 /mnt1 /mnt/a\\040b rw,noatime master:1 - ext3 /dev/root rw";
-        assert_eq!(mount_on(line, (98, 0)), Some(PathBuf::from("/mnt/a b")));
-        assert_eq!(mount_on(line, (98, 1)), None);
-        assert_eq!(mount_on(b"36 35 98:0", (98, 0)), None);
+        let device = |minor| DevId { major: 98, minor };
+        assert_eq!(mounts_on(line, device(0)), [PathBuf::from("/mnt/a b")]);
+        assert_eq!(mounts_on(line, device(1)), Vec::<PathBuf>::new());
+        assert_eq!(mounts_on(b"36 35 98:0", device(0)), Vec::<PathBuf>::new());
     }
 
     #[test]

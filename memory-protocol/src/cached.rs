@@ -1,7 +1,7 @@
 //! Which blocks of its disks a guest caches: a sample, of the same blocks on both sides.
 //!
 //! A block is in the sample if a hash of its number and of the host's seed begins with so many zero bits (SHARDS, FAST '15):
-//! whoever knows the seed and how many bits finds the same blocks, without asking for each. With one bit more the sample is a
+//! a side that knows the seed and how many bits finds the same blocks, without asking for each. With one bit more the sample is a
 //! half of what it was, so a side that has too many thins both.
 
 use serde::{Deserialize, Serialize};

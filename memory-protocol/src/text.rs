@@ -15,11 +15,7 @@ impl ErrorText {
     /// The beginning of a text, with a question mark for each character that is not printable ASCII.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        let printable = |c: char| match c {
-            ' '..='~' => c,
-            _ => '?',
-        };
-        Self(text.chars().take(Self::MAX).map(printable).collect())
+        Self(printable(text, Self::MAX, ""))
     }
 
     /// Its text.
@@ -54,12 +50,7 @@ impl SerialText {
     /// backslashes.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        let plain = |c: char| match c {
-            '"' | '\\' => '?',
-            ' '..='~' => c,
-            _ => '?',
-        };
-        Self(text.chars().take(Self::MAX).map(plain).collect())
+        Self(printable(text, Self::MAX, "\"\\"))
     }
 
     /// Its text.
@@ -73,6 +64,15 @@ impl From<String> for SerialText {
     fn from(text: String) -> Self {
         Self::new(&text)
     }
+}
+
+/// The first `most` characters of a text, with a question mark for each that is not printable ASCII or is one of `refused`.
+fn printable(text: &str, most: usize, refused: &str) -> String {
+    let shown = |c: char| match c {
+        ' '..='~' if !refused.contains(c) => c,
+        _ => '?',
+    };
+    text.chars().take(most).map(shown).collect()
 }
 
 /// A line that is no message.

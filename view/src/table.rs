@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 
 use comfy_table::{CellAlignment, Table, presets};
 use justitia_api::escape::plain;
+use justitia_api::units::bytes;
 use ratatui::text::Span;
 
 /// How a column is aligned.
@@ -13,6 +14,12 @@ pub enum Column<'a> {
     Text(&'a str),
     /// A number.
     Number(&'a str),
+}
+
+/// An amount of bytes, or `-` where it is not known.
+#[must_use]
+pub fn known(amount: Option<u64>) -> String {
+    amount.map_or_else(|| "-".to_owned(), bytes)
 }
 
 /// A table without lines, a row a line. Control characters in cells are escaped, so that nothing in them reaches the

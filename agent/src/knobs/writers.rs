@@ -70,7 +70,7 @@ pub(super) const MANAGER: Limit = Limit {
     within: Duration::from_secs(60),
 };
 
-/// Whoever cannot be told from one who means it, such as a delegatee in its own subtree.
+/// For a writer that cannot be told from one that means it, such as a delegatee in its own subtree.
 pub(super) const UNKNOWN: Limit = Limit {
     times: 3,
     within: Duration::from_secs(600),
@@ -232,8 +232,8 @@ fn is_systemd(process: &Process) -> bool {
     process.pid == 1 && process.uid == 0 && runs(process, "systemd")
 }
 
-/// The kubelet as root's service `kubelet.service`, in slices alone: whoever has a scope or a service may make cgroups of
-/// any name in it.
+/// The kubelet as root's service `kubelet.service`, in slices alone: the owner of a scope or a service may make cgroups
+/// of any name in it.
 fn is_kubelet(process: &Process) -> bool {
     let mut above = process.cgroup.components().rev();
     let service = above.next() == Some(Component::Normal("kubelet.service".as_ref()));

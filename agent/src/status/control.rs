@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_answered_whoever_else_says_nothing() {
+    fn a_request_is_answered_while_other_clients_say_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j.sock");
         let mut control = Control::listen(&path).unwrap();

@@ -4,7 +4,7 @@ use justitia_api::escape::plain_lines;
 use justitia_api::{Status, TenantStatus, WeightSource, display_name, units};
 
 use justitia_view::table::Column::{Number, Text};
-use justitia_view::table::{Column, fitted};
+use justitia_view::table::{Column, fitted, known};
 
 /// How the status is shown.
 #[derive(Clone, Copy, Debug)]
@@ -113,9 +113,7 @@ fn row(tenant: &TenantStatus) -> Vec<String> {
         tenant.weight.to_string(),
         from(tenant.weight_source).to_owned(),
         units::bytes(tenant.usage),
-        tenant
-            .known_working_set()
-            .map_or_else(unknown, units::bytes),
+        known(tenant.known_working_set()),
         units::bytes(tenant.entitlement),
         units::bytes(tenant.usage.saturating_sub(tenant.entitlement)),
         units::bytes(tenant.protected),

@@ -3,7 +3,7 @@
 use justitia_api::escape::plain_lines;
 use justitia_api::units::bytes;
 use justitia_host::duplicates::{DiskDuplicates, Duplicates, VmDuplicates};
-use justitia_view::table::{Column, table};
+use justitia_view::table::{Column, known, table};
 
 /// A table, and what is missing in it.
 pub(super) fn text(found: &Duplicates) -> String {
@@ -19,7 +19,6 @@ pub(super) fn text(found: &Duplicates) -> String {
         let vms = found.vms.iter();
         vms.flat_map(|vm| vm.disks.iter().map(move |disk| (vm, disk)))
     };
-    let known = |amount: Option<u64>| amount.map_or_else(|| "-".to_owned(), bytes);
     let percent = |share: f64| format!("{:.0}%", share * 100.0);
     let rows = disks().map(|(vm, disk)| {
         vec![

@@ -21,6 +21,7 @@ use justitia_kernel::extents::{Extent, extents};
 use justitia_kernel::file::cachestat;
 use justitia_kernel::io::DevId;
 use justitia_kernel::mount::{Mounted, mounted};
+use justitia_kernel::probes::Device;
 use justitia_memory_protocol::{BLOCK, Cached, Sampler};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -90,10 +91,8 @@ fn find(sys: &Path, mounts: &[Mounted]) -> Found {
         let Some(part) = part(sys, mount.device) else {
             continue;
         };
-        let disk = all.iter().find(|disk| {
-            let DevId { major, minor } = part.disk;
-            disk.device.to_string() == format!("{major}:{minor}")
-        });
+        let device = Device::new(part.disk);
+        let disk = all.iter().find(|disk| Some(disk.device) == device);
         // Neither a loop device nor device-mapper: their blocks are elsewhere.
         let Some(disk) = disk.filter(|disk| is_real(sys, &disk.name)) else {
             continue;

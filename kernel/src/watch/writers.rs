@@ -155,7 +155,7 @@ impl WriteWatcher {
     pub fn drain(&mut self) -> Writes {
         let mut found = Writes::default();
         let mut buffer = [0; BUFFER];
-        // Bounded, so that whoever writes in a loop cannot keep the caller here.
+        // Bounded, so that a process that writes in a loop cannot keep the caller here.
         for _ in 0..MAX_READS {
             match rustix::io::read(&self.fanotify, &mut buffer) {
                 Ok(read) => self.note(buffer.get(..read).unwrap_or_default(), &mut found),

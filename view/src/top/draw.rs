@@ -5,6 +5,7 @@ mod tests;
 
 use crate::clock::clock;
 use crate::explain::{CurrentValues, explain};
+use crate::table::known;
 use crate::top::view::{Row, Screen, View};
 use justitia_api::escape::is_plain;
 use justitia_api::units::{bytes, percent, pv, rate, seconds};
@@ -258,8 +259,7 @@ fn shorten(name: &str, width: usize) -> String {
 
 /// Its working set, or `-` where nothing shows it.
 fn working_set(tenant: &TenantStatus) -> String {
-    let known = tenant.known_working_set();
-    known.map_or_else(|| "-".to_owned(), bytes)
+    known(tenant.known_working_set())
 }
 
 /// The widths that depend on the screen's: name and bar.
