@@ -143,7 +143,7 @@ impl Guest {
 
     /// Asks each second, for so many seconds at most, whether something has come to pass.
     #[track_caller]
-    pub(crate) fn comes(&self, seconds: u32, is_so: impl Fn() -> bool) -> bool {
+    pub(crate) fn comes(&self, seconds: u32, mut is_so: impl FnMut() -> bool) -> bool {
         (0..seconds).any(|_| is_so() || self.sh("sleep 1").timed_out)
     }
 
