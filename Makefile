@@ -34,7 +34,7 @@ MIXTURES :=
 REPEAT := 1
 
 # Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
-FUZZED := kernel cache link memory-protocol runtimes
+FUZZED := kernel cache guest-protocol runtimes
 
 .PHONY: help deps build build-tests demo ordinary test lint check test-vm test-guest test-vms test-databases test-seeds test-sanitizer test-probes test-package test-runtimes dist soak screenshots reference fuzz-short cache-experiments
 

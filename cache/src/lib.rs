@@ -47,7 +47,7 @@ pub use config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
 pub use disk::CachedDisk;
 pub use error::CacheError;
 pub use ids::{DiskId, PoolId, VmId};
-pub use justitia_link::Verdict;
+pub use justitia_guest_protocol::puts::Verdict;
 pub use justitia_share::{Weight, WeightError};
 pub use port::PortStats;
 pub use ssd_admission::SsdAdmission;

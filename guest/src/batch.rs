@@ -5,9 +5,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use justitia_guest_protocol::puts::{
+    AlignedBuf, DEFAULT_POOL, MAX_BLOCKS, MAX_MESSAGE, PutWriter, Serial,
+};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::{Device, Eviction};
-use justitia_link::{AlignedBuf, DEFAULT_POOL, MAX_BLOCKS, MAX_MESSAGE, PutWriter, Serial};
 
 /// Buffers: 2 MiB.
 const BUFFERS: usize = 16;
@@ -174,7 +176,7 @@ impl Batches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_link::{Body, PAGE, decode};
+    use justitia_guest_protocol::puts::{Body, PAGE, decode};
 
     fn page(block: u64, disk: u32, cgroup: u64, content: &[u8; PAGE]) -> Eviction<'_> {
         Eviction {

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use justitia_guest_protocol::puts::{MAX_BLOCKS, PORT_SIZE, Serial};
 use justitia_kernel::io::DevId;
 use justitia_kernel::probes::Device;
-use justitia_link::{MAX_BLOCKS, PORT_SIZE, Serial};
 
 /// The most disks that are looked at.
 const MAX_DISKS: usize = 256;

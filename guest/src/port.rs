@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use justitia_link::{
+use justitia_guest_protocol::puts::{
     AlignedBuf, Answer, Area, AreaHeader, Command, MAX_ANSWERS, MAX_BLOCKS, PAGE, PORT_SIZE,
     PoolRow, Serial, sequence,
 };

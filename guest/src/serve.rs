@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use justitia_cgroup_tree::Rule;
+use justitia_guest_protocol::puts::{Tally, Verdict};
 use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::probes::{EvictionCounts, EvictionProbe, EvictionReader};
 use justitia_kernel::proc::ProcFs;
-use justitia_link::{Tally, Verdict};
 use rustix::time::ClockId;
 use serde::Serialize;
 

@@ -4,7 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use justitia_memory_protocol::{Answer, Body, Cached, Lines, Reclaimed, Request, State, encode};
+use justitia_guest_protocol::memory::{
+    Answer, Body, Cached, Lines, Reclaimed, Request, State, encode,
+};
 use serde::{Deserialize, Serialize};
 
 /// The guest is silent if it has answered nothing for so long, milliseconds. Under its own load it may be late.

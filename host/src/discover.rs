@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use justitia_api::size;
-use justitia_memory_protocol::PORT_NAME;
+use justitia_guest_protocol::memory::PORT_NAME;
 use justitia_share::Weight;
 
 /// Of /proc/PID/smaps so much is read, bytes: some 700 a mapping, of which QEMU has hundreds.

@@ -1,6 +1,6 @@
 //! What of a VM's images guest and host cache both (Singh, sections 3 and 4).
 //!
-//! The host asks the guest for a sample of the blocks that it caches ([`justitia_memory_protocol::Cached`]), and looks at once
+//! The host asks the guest for a sample of the blocks that it caches ([`justitia_guest_protocol::memory::Cached`]), and looks at once
 //! which blocks of the same sample it caches itself: those of an image file in the page cache, those of a disk that `justitia
 //! cache serve` serves in its memory. What a guest says counts for its own line alone.
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use justitia_api::escape::plain;
-use justitia_memory_protocol::{Cached, CachedDisk, is_sampled};
+use justitia_guest_protocol::memory::{Cached, CachedDisk, is_sampled};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -221,7 +221,7 @@ pub(crate) fn default_cache() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_memory_protocol::{BLOCK, Sampler};
+    use justitia_guest_protocol::memory::{BLOCK, Sampler};
     use std::fs::File;
     use std::io::{BufRead as _, BufReader};
     use std::os::unix::fs::FileExt as _;

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use justitia_common::image_format;
 use justitia_common::page_cache::{WINDOW, cached_pages, is_told};
-use justitia_memory_protocol::{BLOCK, is_sampled};
+use justitia_guest_protocol::memory::{BLOCK, is_sampled};
 use rustix::fs::{Advice, SeekFrom};
 
 /// Descriptors that are looked at.

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use justitia_api::escape::plain;
-use justitia_memory_protocol::{Cached, State};
+use justitia_guest_protocol::memory::{Cached, State};
 
 use crate::channel::{Agent, Channel, Wrong};
 use crate::discover::{Found, own, resident, runs};

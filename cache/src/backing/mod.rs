@@ -3,7 +3,7 @@
 mod open;
 mod raw;
 
-pub use justitia_link::AlignedBuf;
+pub use justitia_guest_protocol::puts::AlignedBuf;
 pub(crate) use open::take_locks;
 pub use open::{LockError, OpenError, OpenOptions};
 pub use raw::RawImage;

@@ -4,7 +4,7 @@ use super::raw::RawImage;
 use crate::block_dev::{ImageFile, SyncErrors};
 use crate::inherited;
 use justitia_common::image_format;
-use justitia_link::{AlignedBuf, PAGE};
+use justitia_guest_protocol::puts::{AlignedBuf, PAGE};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::fs::{OFlags, SeekFrom, fcntl_getfl};

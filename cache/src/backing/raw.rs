@@ -6,7 +6,7 @@ use crate::block::len;
 use crate::block_dev::{BlockDevice, ImageFile, Sync, check_range};
 #[cfg(test)]
 use crate::block_dev::{Call, began};
-use justitia_link::AlignedBuf;
+use justitia_guest_protocol::puts::AlignedBuf;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, Result, pread, pwritev2};
 use std::fs::File;

@@ -11,7 +11,7 @@ use crate::error::CacheError;
 use crate::frontend::Vm;
 use crate::ids::PoolId;
 use crate::port::Port;
-use justitia_link::{MAX_BLOCKS, MAX_MESSAGE, PutWriter, Serial, Verdict};
+use justitia_guest_protocol::puts::{MAX_BLOCKS, MAX_MESSAGE, PutWriter, Serial, Verdict};
 use justitia_share::Weight;
 use serde::Serialize;
 use std::hint::black_box;

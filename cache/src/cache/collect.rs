@@ -10,11 +10,11 @@ use crate::config::StoreKind;
 use crate::ids::{DiskId, VmId};
 use crate::index::SlotRef;
 use justitia_api::CurveStatus;
-use justitia_memory_protocol::is_sampled;
+use justitia_guest_protocol::memory::is_sampled;
 use justitia_share::Weight;
 use justitia_share::num::{to_f64, to_u64};
 
-/// What memory holds of a disk: a sample, of which [`justitia_memory_protocol::is_sampled`] says whether a block is in it.
+/// What memory holds of a disk: a sample, of which [`justitia_guest_protocol::memory::is_sampled`] says whether a block is in it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct DiskSample {
     /// Bytes in memory, those of all blocks.

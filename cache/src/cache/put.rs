@@ -14,7 +14,7 @@ use crate::policy::PoolPolicy;
 use crate::residency::Residency;
 use crate::store::{Append, EXTENT_SLOTS, FreeList, SsdStore};
 use crate::write_epochs::FillToken;
-use justitia_link::Verdict;
+use justitia_guest_protocol::puts::Verdict;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

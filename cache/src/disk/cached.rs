@@ -8,7 +8,7 @@ use crate::config::Mode;
 use crate::error::CacheError;
 use crate::ids::{DiskId, PoolId};
 use crate::write_epochs::FillToken;
-use justitia_link::Verdict;
+use justitia_guest_protocol::puts::Verdict;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;

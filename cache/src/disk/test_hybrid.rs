@@ -8,7 +8,7 @@ use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
 use crate::ids::PoolId;
 use crate::model::fault::FaultSsd;
 use crate::store::Device as _;
-use justitia_link::Verdict;
+use justitia_guest_protocol::puts::Verdict;
 use justitia_share::Weight;
 use std::sync::Arc;
 

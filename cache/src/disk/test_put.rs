@@ -6,7 +6,7 @@ use crate::block_dev::{BlockDevice, RamDisk};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy, StoreKind};
 use crate::ids::{DiskId, PoolId, VmId};
-use justitia_link::Verdict;
+use justitia_guest_protocol::puts::Verdict;
 use justitia_share::Weight;
 use std::sync::Arc;
 

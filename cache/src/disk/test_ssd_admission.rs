@@ -10,7 +10,7 @@ use crate::ids::PoolId;
 use crate::model::fault::FaultSsd;
 use crate::ssd_admission::SsdAdmission;
 use crate::store::{BlocksRead, Device, Overdue};
-use justitia_link::Verdict;
+use justitia_guest_protocol::puts::Verdict;
 use justitia_share::Weight;
 use std::io;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use crate::block_dev::BlockDevice;
 use crate::cache::Cache;
 use crate::disk::CachedDisk;
 use crate::ids::PoolId;
-use justitia_link::Verdict;
+use justitia_guest_protocol::puts::Verdict;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use crate::error::CacheError;
 use crate::ids::{PoolId, VmId};
 use crate::lock_rank::{Ranked, VM_POOLS};
 use arc_swap::ArcSwap;
-use justitia_link::DEFAULT_POOL;
+use justitia_guest_protocol::puts::DEFAULT_POOL;
 use justitia_share::Weight;
 use std::collections::BTreeMap;
 use std::sync::Arc;

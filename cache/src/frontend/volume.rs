@@ -9,7 +9,7 @@ use crate::block_dev::{BlockDevice, ImageFile};
 use crate::cache::{PoolHandle, WriteGuard};
 use crate::disk::{CachedDisk, MissFill, MissRemainder};
 use crate::ids::PoolId;
-use justitia_link::Serial;
+use justitia_guest_protocol::puts::Serial;
 use rustix::fs::{FileType, fstat};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@ use super::cache_model::{CacheModel, SIZES, VM_OF};
 use super::port::serial;
 use crate::block::{BLOCK_SIZE, Block};
 use crate::block_dev::BlockDevice;
-use justitia_link::{Area, MAX_BLOCKS, PAGE, PutWriter};
+use justitia_guest_protocol::puts::{Area, MAX_BLOCKS, PAGE, PutWriter};
 
 impl CacheModel {
     /// Offers blocks of a disk over the port of its VM, and the same message again. What is accepted is right; the second

@@ -9,7 +9,9 @@ use crate::config::{CacheConfig, Mode, Policy};
 use crate::disk::CachedDisk;
 use crate::frontend::Vm;
 use crate::port::Port;
-use justitia_link::{Area, MAX_BLOCKS, MAX_MESSAGE, PAGE, PutWriter, Serial, Verdict};
+use justitia_guest_protocol::puts::{
+    Area, MAX_BLOCKS, MAX_MESSAGE, PAGE, PutWriter, Serial, Verdict,
+};
 use justitia_share::Weight;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -21,7 +21,7 @@ use crate::cache::Cache;
 use crate::config::{PoolSpec, StoreKind};
 use crate::disk::CachedDisk;
 use crate::ids::{DiskId, PoolId};
-use justitia_link::Verdict;
+use justitia_guest_protocol::puts::Verdict;
 use justitia_share::Weight;
 use parking_lot::Mutex;
 use std::ops::Range;

@@ -6,7 +6,7 @@ use crate::disk::CachedDisk;
 use crate::frontend::Vm;
 use crate::ids::{DiskId, PoolId, VmId};
 use crate::port::{Port, PutTarget};
-use justitia_link::{Serial, Verdict};
+use justitia_guest_protocol::puts::{Serial, Verdict};
 use parking_lot::Mutex;
 use std::sync::Arc;
 

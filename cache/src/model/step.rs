@@ -4,7 +4,7 @@ use super::cache_model::{CacheModel, SIZES, VM_OF};
 use super::op::{Offer, Op};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::block_dev::BlockDevice;
-use justitia_link::Verdict;
+use justitia_guest_protocol::puts::Verdict;
 use std::ops::Range;
 
 impl CacheModel {

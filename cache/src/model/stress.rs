@@ -9,7 +9,7 @@ use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
 use crate::disk::CachedDisk;
 use crate::ids::{DiskId, PoolId, VmId};
 use crate::store::Device as _;
-use justitia_link::Verdict;
+use justitia_guest_protocol::puts::Verdict;
 use justitia_share::Weight;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -5,7 +5,9 @@ use crate::config::{PoolSpec, StoreKind};
 use crate::error::CacheError;
 use crate::frontend::VmPools;
 use crate::ids::PoolId;
-use justitia_link::{Answer, Command, MAX_POOLS, Name, Serial, Status, Store, Verdict};
+use justitia_guest_protocol::puts::{
+    Answer, Command, MAX_POOLS, Name, Serial, Status, Store, Verdict,
+};
 use justitia_share::Weight;
 
 /// Blocks that are migrated before others get the lock that changes of the cache take.

@@ -7,7 +7,7 @@ use crate::cache::Cache;
 use crate::disk::CachedDisk;
 use crate::frontend::{Backend, Vm, Volume};
 use crate::ids::{DiskId, PoolId};
-use justitia_link::{
+use justitia_guest_protocol::puts::{
     Answer, Body, Command, DEFAULT_POOL, Decoded, Fault, PORT_SIZE, Put, Serial, Status, Tally,
     Verdict, decode,
 };

@@ -2,7 +2,7 @@
 //!
 //! A port knows its VM's disks and pools and no others: whatever a guest writes, it reaches nothing of another VM. A
 //! message costs at most 31 verified puts, or one command, whose rate is bounded. The protocol is
-//! [`justitia_link`]; `docs/design/guest-port.md` says what each message does.
+//! [`justitia_guest_protocol::puts`]; `docs/design/guest-port.md` says what each message does.
 
 #![deny(clippy::indexing_slicing)]
 

@@ -4,8 +4,8 @@ use crate::cache::{PoolStats, VmStats};
 use crate::config::StoreKind;
 use crate::frontend::VmPools;
 use crate::token_bucket::TokenBucket;
-use justitia_link::sequence::is_later;
-use justitia_link::{
+use justitia_guest_protocol::puts::sequence::is_later;
+use justitia_guest_protocol::puts::{
     Answer, AreaHeader, AreaWriter, MAX_ANSWERS, Name, PORT_SIZE, PoolRow, ReadTime, Status, Store,
     VERSION, Verdict,
 };

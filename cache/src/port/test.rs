@@ -8,7 +8,7 @@ use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
 use crate::disk::CachedDisk;
 use crate::frontend::Vm;
 use crate::ids::VmId;
-use justitia_link::{
+use justitia_guest_protocol::puts::{
     Answer, Area, Command, Name, PAGE, PORT_SIZE, PoolRow, PutWriter, Serial, Status, Store,
     Verdict,
 };

@@ -4,9 +4,11 @@ use super::test::{Guest, cache, cache_of, content, guest, message, serial};
 use crate::block::BLOCK_SIZE;
 use crate::block_dev::BlockDevice;
 use crate::config::PoolSpec;
-use justitia_link::{Area, Command, PAGE, PORT_SIZE, Serial, Status, Store, Verdict};
+use justitia_guest_protocol::puts::{
+    Area, Command, PAGE, PORT_SIZE, Serial, Status, Store, Verdict,
+};
 
-fn header(g: &Guest) -> justitia_link::AreaHeader {
+fn header(g: &Guest) -> justitia_guest_protocol::puts::AreaHeader {
     Area::new(&g.area()).unwrap().header()
 }
 
@@ -53,7 +55,7 @@ fn no_sequence_number_shuts_the_port() {
         assert_eq!(header(&g).sequence, u64::MAX);
         // An agent takes the port's number and goes on.
         for block in first..first + 10 {
-            g.sequence = justitia_link::sequence::next(header(&g).sequence) - 1;
+            g.sequence = justitia_guest_protocol::puts::sequence::next(header(&g).sequence) - 1;
             assert_eq!(g.put(0, &[(block, g.read(block))]).accepted, 1);
         }
         assert_eq!((header(&g).sequence, header(&g).replayed), (10, 0));

@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::{Mode, Policy, PoolSpec, StoreKind};
-use justitia_link::Serial;
+use justitia_guest_protocol::puts::Serial;
 use justitia_share::Weight;
 use std::path::{Path, PathBuf};
 

@@ -128,7 +128,7 @@ fn what_memory_holds_of_a_disk_is_told_as_a_sample() {
     );
     let half = sample("vm", 1).unwrap();
     assert_eq!(half["bytes"], SIZE);
-    let is_sampled = |block: &u64| justitia_memory_protocol::is_sampled(*block, 7, 1);
+    let is_sampled = |block: &u64| justitia_guest_protocol::memory::is_sampled(*block, 7, 1);
     assert_eq!(
         blocks(&half),
         (0..16).filter(is_sampled).collect::<Vec<_>>()

@@ -5,7 +5,7 @@ use super::*;
 use crate::bench::front_end::{BlkRequest, FrontEnd, FrontEndOptions, kind};
 use crate::config::Mode;
 use crate::nbd::test::client::Client;
-use justitia_link::{
+use justitia_guest_protocol::puts::{
     Answer, Area, Command, Name, PAGE, PORT_SIZE, PutWriter, Serial, Status, Store,
 };
 

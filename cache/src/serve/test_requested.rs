@@ -191,7 +191,7 @@ fn a_reload_keeps_what_requests_have_added_and_takes_it_for_its_own() {
     let of_file = DiskConfig {
         name: "more".into(),
         image: more,
-        serial: justitia_link::Serial::new("more"),
+        serial: justitia_guest_protocol::puts::Serial::new("more"),
         ..file.vms[0].disks[0].clone()
     };
     file.vms[0].disks.push(of_file);
@@ -247,7 +247,7 @@ fn an_ssd_store_takes_no_image_that_was_added_and_the_place_of_one_that_was_remo
 /// A VM with a port: the guest puts pages of a disk that was removed and added again, and of one that is new.
 #[test]
 fn a_disk_that_comes_back_is_known_to_the_port() {
-    use justitia_link::{Area, PAGE, PORT_SIZE, PutWriter, Serial};
+    use justitia_guest_protocol::puts::{Area, PAGE, PORT_SIZE, PutWriter, Serial};
     let rig = Rig::new(|_, config| {
         let vm = &mut config.vms[0];
         vm.disks[0].mode = Some(Mode::Exclusive);

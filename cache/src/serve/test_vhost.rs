@@ -106,7 +106,7 @@ fn a_guest_sees_the_serial_of_its_disk() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = configuration(dir.path());
     for (serial, seen) in [(Some("root"), "root"), (None, "disk")] {
-        config.vms[0].disks[0].serial = serial.and_then(justitia_link::Serial::new);
+        config.vms[0].disks[0].serial = serial.and_then(justitia_guest_protocol::puts::Serial::new);
         let service = Service::start(&config).unwrap();
         let socket = dir.path().join("vhost");
         let mut front_end = FrontEnd::connect(&socket, FrontEndOptions::default()).unwrap();

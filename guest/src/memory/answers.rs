@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use justitia_guest_protocol::memory::{Answer, Body, Cached, Reclaimed, Request, State, encode};
 use justitia_kernel::Result;
-use justitia_memory_protocol::{Answer, Body, Cached, Reclaimed, Request, State, encode};
 
 use super::machine::{Machine, since_boot};
 use super::plan::{Goal, Missed, Next, Reason, Steps, Took};

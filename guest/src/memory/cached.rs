@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use justitia_common::page_cache::{WINDOW, cached_pages};
+use justitia_guest_protocol::memory::{BLOCK, Cached, Sampler};
 use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::extents::{Extent, extents};
 use justitia_kernel::file::cachestat;
 use justitia_kernel::io::DevId;
 use justitia_kernel::mount::{Mounted, mounted};
 use justitia_kernel::probes::Device;
-use justitia_memory_protocol::{BLOCK, Cached, Sampler};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 

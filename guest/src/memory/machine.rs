@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use justitia_guest_protocol::memory::Cached;
 use justitia_kernel::cgroup::{Cgroup, ReclaimOutcome};
 use justitia_kernel::proc::ProcFs;
 use justitia_kernel::psi::PsiResource;
 use justitia_kernel::{Error, PAGE_SIZE, Result};
-use justitia_memory_protocol::Cached;
 use rustix::time::ClockId;
 
 use super::readings::Readings;

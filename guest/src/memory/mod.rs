@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use justitia_guest_protocol::memory::{Lines, MAX_LINE};
 use justitia_kernel::cgroup::Cgroup;
-use justitia_memory_protocol::{Lines, MAX_LINE};
 
 use answers::{Answers, Given};
 use machine::Kernel;

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use justitia_kernel::{PAGE_SIZE, Result};
-use justitia_memory_protocol::{
+use justitia_guest_protocol::memory::{
     Answer, Body, Cached, ErrorText, Reclaimed, Request, Sampler, encode,
 };
+use justitia_kernel::{PAGE_SIZE, Result};
 
 use super::answers::{Answers, CACHED_AGE, STATE_AGE};
 use super::machine::Machine;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use justitia_link::{Tally, Verdict};
+use justitia_guest_protocol::puts::{Tally, Verdict};
 
 pub(crate) use justitia_kernel::probes::OFFER_NOTHING as NOTHING;
 

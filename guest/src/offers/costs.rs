@@ -1,6 +1,6 @@
 //! What a put costs the guest, and what a hit saves it: both measured, of the latest blocks.
 
-use justitia_link::ReadTime;
+use justitia_guest_protocol::puts::ReadTime;
 
 use super::reuse::{Mean, Price};
 

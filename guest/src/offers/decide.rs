@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use justitia_guest_protocol::puts::{DEFAULT_POOL, PoolRow};
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::probes::EvictionProbe;
 use justitia_kernel::proc::ProcFs;
-use justitia_link::{DEFAULT_POOL, PoolRow};
 
 use super::acceptance::NOTHING;
 use super::costs::Costs;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use justitia_guest_protocol::puts::{Command, DEFAULT_POOL, Serial, Status};
 use justitia_kernel::probes::{Device, EvictionProbe};
-use justitia_link::{Command, DEFAULT_POOL, Serial, Status};
 
 use crate::batch::Batches;
 use crate::disks::{Disk, disks};

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use justitia_guest_protocol::puts::{DEFAULT_POOL, Tally, Verdict};
 use justitia_kernel::probes::{Device, EvictionProbe};
-use justitia_link::{DEFAULT_POOL, Tally, Verdict};
 
 use super::acceptance::{LEAST, Offer, decide};
 use crate::batch::Origin;
@@ -201,12 +201,12 @@ fn tell((filesystem, disk): Filesystem, pool: u32, offer: &Offer) {
 mod tests {
     use super::*;
     use crate::offers::acceptance::NOTHING;
-    use justitia_link::Verdict::{Accepted, Held, Mismatch, Unknown};
+    use justitia_guest_protocol::puts::Verdict::{Accepted, Held, Mismatch, Unknown};
 
     const FILESYSTEM: Filesystem = (Device(1), Device(2));
     const OTHER: Filesystem = (Device(3), Device(2));
 
-    type Blocks = (Filesystem, u32, justitia_link::Verdict, u64);
+    type Blocks = (Filesystem, u32, justitia_guest_protocol::puts::Verdict, u64);
 
     /// So many periods with these blocks each.
     fn run(outcomes: &mut VerdictsByPool, blocks: &[Blocks], periods: u64) {

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use justitia_guest_protocol::puts::Name;
 use justitia_kernel::cgroup::CgroupId;
-use justitia_link::Name;
 
 /// A pool that was made over the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub(crate) fn plan(
     if weights.default != pools.default {
         actions.push(Action::SetWeight {
             cgroup: None,
-            number: justitia_link::DEFAULT_POOL,
+            number: justitia_guest_protocol::puts::DEFAULT_POOL,
             weight: weights.default,
         });
     }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use justitia_guest_protocol::puts::{Command, DEFAULT_POOL, MAX_POOLS, PoolRow, Status, Store};
 use justitia_kernel::cgroup::CgroupId;
-use justitia_link::{Command, DEFAULT_POOL, MAX_POOLS, PoolRow, Status, Store};
 
 use super::cgroups::View;
 use super::plan::{Action, Pool, Pools, name, plan};
@@ -213,7 +213,7 @@ mod tests {
         ] {
             assert_eq!(command(set(number), Store::Ssd, both_stores), expected);
         }
-        let name = justitia_link::Name::new("web").unwrap();
+        let name = justitia_guest_protocol::puts::Name::new("web").unwrap();
         let (cgroup, weight) = (CgroupId(1), 9);
         let create = Action::Create {
             cgroup,

@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use justitia_host::duplicates::VmDuplicates;
-use justitia_host::status::{Status, VmStatus, ask, ask_duplicates};
-use justitia_memory_protocol::{
+use justitia_guest_protocol::memory::{
     Answer, BLOCK, Body, Cached, Reclaimed, Request, Sampler, State, encode,
 };
+use justitia_host::duplicates::VmDuplicates;
+use justitia_host::status::{Status, VmStatus, ask, ask_duplicates};
 use serde_json::{Value, json};
 
 pub(crate) const MIB: u64 = 1 << 20;

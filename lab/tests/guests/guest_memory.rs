@@ -7,8 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use justitia_guest_protocol::memory::{
+    Answer, BLOCK, Body, Lines, Reclaimed, Request, State, encode,
+};
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
-use justitia_memory_protocol::{Answer, BLOCK, Body, Lines, Reclaimed, Request, State, encode};
 
 use super::guest_host::{comes, run};
 use super::retry::retry_after_a_crash;

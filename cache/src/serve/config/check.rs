@@ -6,7 +6,7 @@ use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
 use crate::frontend::{ContainerTag, SocketAccess};
 use crate::nbd::TlsFiles;
 use justitia_common::toml_file::Report;
-use justitia_link::Serial;
+use justitia_guest_protocol::puts::Serial;
 use justitia_share::Weight;
 use nix::unistd::{Group, User};
 use std::collections::BTreeSet;

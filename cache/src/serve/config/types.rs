@@ -3,7 +3,7 @@
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
 use crate::frontend::{ContainerTag, SocketAccess};
 use crate::nbd::TlsFiles;
-use justitia_link::Serial;
+use justitia_guest_protocol::puts::Serial;
 use justitia_share::Weight;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use crate::backing::take_locks;
 use crate::config::SsdConfig;
 use crate::warm::{PAGE_BYTES, Preamble};
 use justitia_common::regular_file;
-use justitia_link::{AlignedBuf, PAGE};
+use justitia_guest_protocol::puts::{AlignedBuf, PAGE};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, fallocate};
 use rustix::io::Errno;

@@ -7,7 +7,7 @@ use super::store::SsdStore;
 use super::store::{EXTENT_SLOTS, SEALED};
 use crate::block::Key;
 use crate::warm::{PAGE_BYTES, Place, Preamble};
-use justitia_link::AlignedBuf;
+use justitia_guest_protocol::puts::AlignedBuf;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;

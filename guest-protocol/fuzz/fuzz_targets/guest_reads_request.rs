@@ -1,7 +1,7 @@
 //! The guest's side: what a host writes. A request that is understood means what it says when it is written again.
 #![no_main]
 
-use justitia_memory_protocol::{Answer, Lines, MAX_LINE, Request, encode};
+use justitia_guest_protocol::memory::{Answer, Lines, MAX_LINE, Request, encode};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,9 +1,9 @@
 //! Messages: their header, and the blocks of a put.
 
-use crate::command::Command;
-use crate::header::{BODY, Fault, Kind, MAGIC, array, begin, set, u16_at, u32_at, u64_at};
-use crate::name::Serial;
-use crate::{MAX_BLOCKS, PAGE, VERSION};
+use crate::puts::command::Command;
+use crate::puts::header::{BODY, Fault, Kind, MAGIC, array, begin, set, u16_at, u32_at, u64_at};
+use crate::puts::name::Serial;
+use crate::puts::{MAX_BLOCKS, PAGE, VERSION};
 
 // Messages, as the host reads them.
 
@@ -131,7 +131,7 @@ pub struct PutWriter<'a> {
 }
 
 impl<'a> PutWriter<'a> {
-    /// Begins a message in a buffer, which should have [`MAX_MESSAGE`](crate::MAX_MESSAGE) bytes: a smaller one takes
+    /// Begins a message in a buffer, which should have [`MAX_MESSAGE`](crate::puts::MAX_MESSAGE) bytes: a smaller one takes
     /// fewer blocks. `None` when it cannot take one.
     pub fn new(buffer: &'a mut [u8], sequence: u64, pool: u32, serial: Serial) -> Option<Self> {
         let page = buffer.first_chunk_mut::<PAGE>()?;

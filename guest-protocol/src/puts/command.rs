@@ -5,10 +5,10 @@
 //! (u64), blocks (u64). The pool of SET_WEIGHT, MIGRATE and DESTROY and the disk of MIGRATE stand in the header;
 //! elsewhere these are 0.
 
-use crate::header::{BODY, Fault, Kind, begin};
-use crate::header::{array, set, u16_at, u32_at, u64_at};
-use crate::name::{Name, Serial};
-use crate::{MAX_MIGRATE, PAGE, VERSION};
+use crate::puts::header::{BODY, Fault, Kind, begin};
+use crate::puts::header::{array, set, u16_at, u32_at, u64_at};
+use crate::puts::name::{Name, Serial};
+use crate::puts::{MAX_MIGRATE, PAGE, VERSION};
 
 /// The store of a pool: T of the paper's ⟨T, W⟩. The numbers are the protocol's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub enum Command {
         serial: Serial,
         /// The first block.
         first: u64,
-        /// How many, at most [`MAX_MIGRATE`](crate::MAX_MIGRATE).
+        /// How many, at most [`MAX_MIGRATE`](crate::puts::MAX_MIGRATE).
         blocks: u64,
     },
     /// Remove a pool and its blocks. Its number is never given again.

@@ -1,6 +1,6 @@
 //! Both sides: what one writes the other reads, and nothing else is read as a message.
 
-use crate::*;
+use crate::puts::*;
 use proptest::prelude::*;
 
 fn serial() -> impl Strategy<Value = Serial> {

@@ -1,7 +1,7 @@
 //! The host's side: what a guest writes. A message that is understood means what it says when it is written again.
 #![no_main]
 
-use justitia_link::{Body, MAX_BLOCKS, MAX_MESSAGE, PAGE, PutWriter, decode};
+use justitia_guest_protocol::puts::{Body, MAX_BLOCKS, MAX_MESSAGE, PAGE, PutWriter, decode};
 use libfuzzer_sys::fuzz_target;
 
 /// The input is the page's bytes up to where it is 0, and how many pages follow.

@@ -1,6 +1,6 @@
 //! Both sides: what one says the other understands, and nothing else.
 
-use crate::*;
+use crate::memory::*;
 use proptest::prelude::*;
 
 fn state() -> State {

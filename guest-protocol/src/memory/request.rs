@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::{Malformed, read};
+use crate::memory::text::{Malformed, read};
 
 /// What a host asks a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub enum Request {
     Cached {
         /// The answer has it too.
         id: u64,
-        /// Chooses the sample ([`crate::is_sampled`]).
+        /// Chooses the sample ([`crate::memory::is_sampled`]).
         seed: u64,
     },
 }

@@ -1,6 +1,6 @@
 //! Bytes become lines, in bounded memory.
 
-use crate::MAX_LINE;
+use crate::memory::MAX_LINE;
 
 /// A line that is too long. What it said is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cached::Cached;
-use crate::state::State;
-use crate::text::{ErrorText, Malformed, read};
+use crate::memory::cached::Cached;
+use crate::memory::state::State;
+use crate::memory::text::{ErrorText, Malformed, read};
 
 /// A guest's answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,11 +21,11 @@ pub struct Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Body {
-    /// To [`crate::Request::State`]. At most a second old.
+    /// To [`crate::memory::Request::State`]. At most a second old.
     State(State),
-    /// To [`crate::Request::Reclaim`].
+    /// To [`crate::memory::Request::Reclaim`].
     Reclaimed(Reclaimed),
-    /// To [`crate::Request::Cached`].
+    /// To [`crate::memory::Request::Cached`].
     Cached(Cached),
     /// The request was not understood, or could not be done.
     Error(ErrorText),

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::SerialText;
+use crate::memory::text::SerialText;
 
 /// Bytes of a block: those of a page.
 pub const BLOCK: u64 = 4096;
@@ -343,11 +343,11 @@ mod tests {
                 sampler.add(disk, block >> bits);
             }
             let cached = sampler.finish(u64::MAX, false);
-            let body = crate::Body::Cached(cached);
-            let answer = crate::Answer { id: u64::MAX, body };
-            let line = crate::encode(&answer);
-            prop_assert!(line.len() <= crate::MAX_LINE, "{}", line.len());
-            prop_assert_eq!(crate::Answer::decode(&line), Ok(answer));
+            let body = crate::memory::Body::Cached(cached);
+            let answer = crate::memory::Answer { id: u64::MAX, body };
+            let line = crate::memory::encode(&answer);
+            prop_assert!(line.len() <= crate::memory::MAX_LINE, "{}", line.len());
+            prop_assert_eq!(crate::memory::Answer::decode(&line), Ok(answer));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The guest's side: what is read from a port, which may be any disk.
 #![no_main]
 
-use justitia_link::{Area, AreaWriter, MAX_ANSWERS, MAX_POOLS, PORT_SIZE};
+use justitia_guest_protocol::puts::{Area, AreaWriter, MAX_ANSWERS, MAX_POOLS, PORT_SIZE};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,6 +1,6 @@
 //! What became of a message, and of each of its blocks.
 
-use crate::header::{set, u16_at, u32_at, u64_at};
+use crate::puts::header::{set, u16_at, u32_at, u64_at};
 
 // Answers: what became of a message.
 //

@@ -2,7 +2,7 @@
 //! texts can be logged.
 #![no_main]
 
-use justitia_memory_protocol::{
+use justitia_guest_protocol::memory::{
     Answer, BLOCK, Body, ErrorText, Lines, MAX_DISKS, MAX_LINE, encode, is_sampled,
 };
 use libfuzzer_sys::fuzz_target;

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::PAGE;
+use crate::puts::PAGE;
 
 /// A buffer that begins at a multiple of [`PAGE`], the largest alignment that `O_DIRECT` requires on any device with pages
 /// of 4 KiB; zero until written.

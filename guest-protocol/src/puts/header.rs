@@ -3,7 +3,7 @@
 //! The first page: magic (8 bytes), version (u16), kind (u16), blocks (u32), sequence (u64), pool (u32), 0 (u32), the
 //! disk's serial (20), 0 (12), and from byte 64 on what the kind has.
 
-use crate::name::Serial;
+use crate::puts::name::Serial;
 
 pub(crate) const MAGIC: [u8; 8] = *b"JUSTPORT";
 
@@ -47,11 +47,11 @@ impl Kind {
 /// What is wrong with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A version above [`VERSION`](crate::VERSION), or 0.
+    /// A version above [`VERSION`](crate::puts::VERSION), or 0.
     Version,
     /// A kind that this version does not have.
     Kind,
-    /// No block, or more than [`MAX_BLOCKS`](crate::MAX_BLOCKS); blocks of a command.
+    /// No block, or more than [`MAX_BLOCKS`](crate::puts::MAX_BLOCKS); blocks of a command.
     Count,
     /// Another length than the kind and the number of blocks give.
     Length,
@@ -61,7 +61,7 @@ pub enum Fault {
     Name,
     /// A store that this version does not have.
     Store,
-    /// MIGRATE of more than [`MAX_MIGRATE`](crate::MAX_MIGRATE) blocks.
+    /// MIGRATE of more than [`MAX_MIGRATE`](crate::puts::MAX_MIGRATE) blocks.
     TooLong,
 }
 

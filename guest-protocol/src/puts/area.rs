@@ -6,11 +6,11 @@
 //! blocks with an unknown pool (u64), the highest version of messages (u64), blocks that missed and hit and how long that took
 //! (4 × u64); from byte 1024 on 48 answers of 64 bytes. The pool table follows the page.
 
-use crate::answer::{ANSWER, Answer, PLACES, Tally};
-use crate::command::Store;
-use crate::header::{array, set, u16_at, u32_at, u64_at};
-use crate::name::Name;
-use crate::{AREA_VERSION, MAX_ANSWERS, MAX_POOLS, PAGE, PORT_SIZE};
+use crate::puts::answer::{ANSWER, Answer, PLACES, Tally};
+use crate::puts::command::Store;
+use crate::puts::header::{array, set, u16_at, u32_at, u64_at};
+use crate::puts::name::Name;
+use crate::puts::{AREA_VERSION, MAX_ANSWERS, MAX_POOLS, PAGE, PORT_SIZE};
 
 const MAGIC: [u8; 8] = *b"JUSTANSW";
 
