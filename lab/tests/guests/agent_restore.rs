@@ -138,6 +138,7 @@ const KILLED: &str = "
 ";
 
 #[test]
+#[ignore = "minutes: make test-vm"]
 fn a_corrupt_journal_is_reported_by_line_and_nothing_is_written() {
     in_guest(small, |guest| {
         guest.ok(KILLED);
@@ -273,6 +274,7 @@ fn without_the_state_directory_nothing_that_was_left_stays() {
 }
 
 #[test]
+#[ignore = "minutes: make test-vm"]
 fn no_throttling_knob_is_written_without_device_bandwidth() {
     in_guest(small, |guest| {
         guest.ok("

@@ -222,11 +222,8 @@ fn boot(experiment: &Experiment, mode: &Mode, host: &mut Host, name: &str) -> Vm
     let push = |to: &str, text: &str| vm.guest().push(to, 0o644, text.as_bytes()).unwrap();
     push("/root/build.sh", include_str!("unmapped/build.sh"));
     push("/root/builds.sh", include_str!("double_caching/build.sh"));
-    let mib = experiment.ballast_mib;
-    let ballast = format!(
-        "mkdir /ballast; mount -t tmpfs -o size=100% ballast /ballast; dd if=/dev/zero of=/ballast/file bs=1M count={mib} 2>/dev/null"
-    );
-    let agent = format!("prepare; {ballast}; justitia guest >/run/guest.log 2>&1 &");
+    let ballast = experiment.ballast_mib;
+    let agent = format!("prepare; ballast {ballast}; justitia guest >/run/guest.log 2>&1 &");
     run(&vm, &format!("{SOURCED}; {agent}\nsleep 1"));
     comes(&vm, "grep -q 'questions about memory' /run/guest.log");
     if mode.cache == "exclusive" {

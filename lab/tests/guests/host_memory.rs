@@ -18,8 +18,8 @@ const RAM: u64 = 1024 * MIB;
 
 /// What both may hold together, MiB, where each QEMU has some 250 of its own: 1.4 times less than they have.
 const MOST: u64 = 2100;
-/// The headroom in it.
-const HEADROOM: u64 = 100;
+/// The headroom in it: the default, a tenth.
+const HEADROOM: u64 = MOST / 10;
 
 /// How long something may take: emulated guests on a busy machine are slow.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -86,8 +86,7 @@ impl Guests {
 
     /// The configuration of the daemon: weights, and what both may hold together, MiB.
     fn config(&self, weights: [u64; 2], most: u64) -> PathBuf {
-        let mut config =
-            format!("discover = false\nmost = \"{most}MiB\"\nheadroom = \"{HEADROOM}MiB\"\n");
+        let mut config = format!("discover = false\nmost = \"{most}MiB\"\n");
         for (index, weight) in weights.into_iter().enumerate() {
             config += &format!("[[vm]]\nname = \"{}\"\nweight = {weight}\n", name(index));
         }
@@ -242,7 +241,7 @@ fn random_load(rng: &mut fastrand::Rng) -> (u64, u64, bool) {
     (rng.u64(0..250), set, rng.bool())
 }
 
-/// Programs allocate at most some 50 MiB a second: the headroom holds that for two seconds.
+/// Programs allocate at most some 50 MiB a second: the headroom holds that for four seconds.
 fn begin(vm: &Vm, (held, set, once): (u64, u64, bool)) {
     let read = match set {
         0 => String::new(),

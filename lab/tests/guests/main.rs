@@ -23,6 +23,7 @@ mod cache_devices;
 mod cache_script;
 mod cache_vm;
 mod commands;
+mod cooperation;
 mod databases;
 mod double_caching;
 mod guest_host;

@@ -5,6 +5,7 @@ use super::*;
 /// A delegatee divides its subtree, and no more: what it writes into cgroups of its own takes nothing from other tenants,
 /// neither in the agent's division nor in the kernel's.
 #[test]
+#[ignore = "minutes: make test-vm"]
 fn a_delegated_subtree_gets_no_more_than_its_share() {
     in_guest(small, |guest| {
         guest.ok(
@@ -65,6 +66,7 @@ END
 /// A delegatee can neither crash the agent nor exhaust its resources, with any number of cgroups at any depth, created and
 /// removed as fast as it can. The other tenants are served meanwhile.
 #[test]
+#[ignore = "minutes: make test-vm"]
 fn a_delegatee_that_creates_cgroups_without_end_harms_no_other_tenant() {
     in_guest(small, |guest| {
         guest.ok(r#"

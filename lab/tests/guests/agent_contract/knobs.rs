@@ -122,6 +122,7 @@ fn a_reload_keeps_what_is_protected_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
+#[ignore = "minutes: make test-vm"]
 fn any_cgroup_name_is_protected_shown_escaped_and_restored() {
     in_guest(small, |guest| {
         // A newline is the one thing that the kernel refuses in a cgroup's name, beside `/`.

@@ -68,6 +68,7 @@ fn the_agent_runs_without_systemd_and_without_a_configuration() {
 }
 
 #[test]
+#[ignore = "minutes: make test-vm"]
 fn every_error_of_a_configuration_is_reported_with_its_line() {
     in_guest(small, |guest| {
         guest.ok("mkdir -p /etc/justitia && cat >/etc/justitia/justitia.toml <<'END'
@@ -112,6 +113,7 @@ END
 
 /// The journal is synced before a knob is written: on a disk that the agent limits, it would wait for itself.
 #[test]
+#[ignore = "minutes: make test-vm"]
 fn device_bandwidth_refuses_a_state_directory_on_a_disk() {
     in_guest(small, |guest| {
         guest.ok("mkdir -p /etc/justitia && printf 'state_dir = \"/data/state\"\n[io]\nenabled = true\n' >/etc/justitia/justitia.toml");

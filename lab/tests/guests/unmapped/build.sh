@@ -7,6 +7,11 @@ prepare() {
 	for disk in /sys/block/vd*; do [ "$(cat $disk/serial)" != debian ] || mount /dev/${disk##*/} /debian; done
 	mount --bind /proc /debian/proc && mount --bind /dev /debian/dev && mount -t tmpfs tmp /debian/tmp
 }
+# $1 MiB that hold nothing of use.
+ballast() {
+	mkdir /ballast && mount -t tmpfs -o size=100% ballast /ballast
+	dd if=/dev/zero of=/ballast/file bs=1M count=$1 2>/dev/null
+}
 # Each second: free, unmapped and mapped, MiB.
 watch() {
 	while :; do
