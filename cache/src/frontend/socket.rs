@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -105,7 +105,7 @@ fn check_directory(path: &Path) -> Result<(), ListenError> {
 }
 
 /// Listens on a unix socket. One that no server answers on is replaced. For the time of this call it holds
-/// the lock of a file beside the socket, whose name ends in `.lock`.
+/// the lock of a file beside the socket, whose name ends in `.lock`, and which is removed.
 ///
 /// # Errors
 /// When another server answers there or is about to, something else is there, or the system refuses.
@@ -151,8 +151,24 @@ fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Locks the file beside the socket. It stays when the lock is released: removing it could remove the lock of another process.
-fn lock(path: &Path) -> Result<File, ListenError> {
+/// The lock of the file beside a socket; the file goes with it.
+struct Lock {
+    file: PathBuf,
+    _locked: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // While it is locked: a process that waits for it finds that it is gone, and makes another.
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+/// How often a lock's file may be gone when it was locked.
+const MAX_LOCKED: usize = 100;
+
+/// Locks the file beside the socket.
+fn lock(path: &Path) -> Result<Lock, ListenError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
@@ -160,12 +176,23 @@ fn lock(path: &Path) -> Result<File, ListenError> {
         what: format!("{}: its lock {}", path.display(), name.display()),
         source,
     };
-    let file = regular_file::open(&name, OFlags::RDWR | OFlags::CREATE).map_err(failed)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(ListenError::InUse { path: path.into() }),
-        Err(error) => Err(failed(error.into())),
+    for _ in 0..MAX_LOCKED {
+        let file = regular_file::open(&name, OFlags::RDWR | OFlags::CREATE).map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(ListenError::InUse { path: path.into() }),
+            Err(error) => return Err(failed(error.into())),
+        }
+        let locked = file.metadata().map_err(failed)?;
+        let there = std::fs::symlink_metadata(&name);
+        if there.is_ok_and(|there| (there.dev(), there.ino()) == (locked.dev(), locked.ino())) {
+            return Ok(Lock {
+                file: name,
+                _locked: file,
+            });
+        }
     }
+    Err(ListenError::InUse { path: path.into() })
 }
 
 /// Checks that no process has the socket at `path` open.

@@ -102,6 +102,14 @@ impl Daemon {
         of_vms.values().chain([&self.all]).for_each(Server::go_on);
     }
 
+    /// Closes all servers of a daemon that could not start, and removes the sockets that it has made.
+    pub(super) fn remove_sockets(&self) {
+        let now = Instant::now();
+        for path in self.close_servers(false, now, now).made() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
     /// Closes all servers. Requests that are in flight have until `answered` to be finished; clients that have not taken
     /// their replies then are disconnected, and have until `left` to leave. With `leaving` those are left to the next daemon
     /// that have taken them.
@@ -135,6 +143,13 @@ pub(super) struct Closed {
     pub(super) sockets: Vec<(Arc<OwnedFd>, Option<PathBuf>)>,
     /// Clients that the next daemon may go on with; `None` where it is not about to be executed.
     pub(super) connections: Option<Vec<LeftConnection>>,
+}
+
+impl Closed {
+    /// The paths of the sockets that this daemon has made, which are closed.
+    pub(super) fn made(&mut self) -> impl Iterator<Item = PathBuf> {
+        self.sockets.drain(..).filter_map(|(_, path)| path)
+    }
 }
 
 impl Daemon {

@@ -91,19 +91,22 @@ impl Service {
         for fault in config.tls.iter().flat_map(TlsFiles::faults) {
             tracing::error!("{fault}");
         }
-        let daemon = Daemon::new(cache, all);
+        let daemon = Arc::new(Daemon::new(cache, all));
         daemon.served.lock().config = config.clone();
-        let tcp = start_serving(&daemon, config, taken)?;
-        let daemon = Arc::new(daemon);
-        let control = config
-            .control
-            .as_ref()
-            .map(|path| ControlServer::start(path, Arc::<Daemon>::clone(&daemon)))
-            .transpose()?;
+        Self::start_listening(&daemon, config, taken).inspect_err(|_| daemon.remove_sockets())
+    }
+
+    fn start_listening(
+        daemon: &Arc<Daemon>,
+        config: &Config,
+        taken: &mut Taken,
+    ) -> Result<Self, ServeError> {
+        let tcp = start_serving(daemon, config, taken)?;
+        // The last to listen: it removes its socket only when it is stopped.
         let metrics = config
             .metrics
             .map(|address| {
-                let from = Arc::clone(&daemon);
+                let from = Arc::clone(daemon);
                 let names = Mutex::new(PoolNames::default());
                 let text = move || {
                     let mut stats = from.stats();
@@ -114,8 +117,13 @@ impl Service {
                     .map_err(|source| ServeError::Metrics { address, source })
             })
             .transpose()?;
+        let control = config
+            .control
+            .as_ref()
+            .map(|path| ControlServer::start(path, Arc::<Daemon>::clone(daemon)))
+            .transpose()?;
         Ok(Self {
-            daemon,
+            daemon: Arc::clone(daemon),
             control,
             metrics,
             tcp,
@@ -252,7 +260,7 @@ struct Ended {
 impl Ended {
     /// Closes the sockets, and removes those that this daemon has made.
     fn remove_sockets(&mut self) {
-        for path in self.closed.sockets.drain(..).filter_map(|(_, path)| path) {
+        for path in self.closed.made() {
             let _ = std::fs::remove_file(path);
         }
     }

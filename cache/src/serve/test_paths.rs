@@ -62,3 +62,40 @@ fn a_running_daemon_takes_no_image_as_ssd_store() {
     assert_eq!(std::fs::read(&image).unwrap(), [7; 8192]);
     assert_eq!(std::fs::read(&foreign).unwrap(), b"a file system");
 }
+
+#[test]
+fn a_failed_start_leaves_no_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut config, control) = configured(dir.path(), &[7; 8192]);
+    config.vms[0].disks[0].vhost = Some(dir.path().join("vhost"));
+    config.listen.unix = Some(dir.path().join("all"));
+    let there = || {
+        let mut names: Vec<_> = dir
+            .path()
+            .read_dir()
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        names.sort();
+        names
+    };
+    // The last two to listen, in turn: metrics, and the control socket.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    config.metrics = Some(taken.local_addr().unwrap());
+    let before = there();
+    assert!(matches!(
+        Service::start(&config),
+        Err(ServeError::Metrics { .. })
+    ));
+    assert_eq!(there(), before);
+    config.metrics = None;
+    let other = std::os::unix::net::UnixListener::bind(&control).unwrap();
+    let with_another = there();
+    let why = Service::start(&config).err().map(|e| e.to_string());
+    assert!(why.is_some_and(|why| why.contains("another server answers there")));
+    assert_eq!(there(), with_another);
+    drop(other);
+    let service = Service::start(&config).unwrap();
+    service.shut_down(Duration::from_secs(5)).unwrap();
+    assert_eq!(there(), before);
+}
