@@ -18,10 +18,12 @@ EXPERIMENTS := $(or $(CARGO_TARGET_DIR),target)/cache-experiments
 #                        compare it with (over vhost-user-blk qemu-storage-daemon, of qemu-system-common)
 #   nbd-client     attaches the guest kernel's own NBD client to the cache
 #   mmdebstrap     a small Debian with systemd, in which the package is tested, and one with databases
+#   libvirt-clients, libxml2-utils     virt-xml-validate: the XML of the guide
 #   prometheus     promtool, and a real scrape of the metrics
 PACKAGES := clang llvm libelf-dev zlib1g-dev make pkg-config \
 	qemu-system-x86 busybox-static fio kmod util-linux dmsetup xfsprogs btrfs-progs e2fsprogs xz-utils \
-	binutils strace libnbd-bin python3-libnbd nbd-client nbdkit qemu-utils prometheus mmdebstrap
+	binutils strace libnbd-bin python3-libnbd nbd-client nbdkit qemu-utils prometheus mmdebstrap \
+	libvirt-clients libxml2-utils
 
 # Tests that boot virtual machines and take minutes; `make test` runs the shorter of them.
 VM_TESTS := agent_ cache_vm:: cache_devices:: power_loss:: probes_agent:: recharge::

@@ -12,7 +12,7 @@ arch=$(dpkg --print-architecture)
 product "$binary"
 
 mkdir "$tree/DEBIAN"
-echo /etc/justitia/justitia.toml >"$tree/DEBIAN/conffiles"
+printf '%s\n' /etc/justitia/justitia.toml /etc/justitia/cache.toml >"$tree/DEBIAN/conffiles"
 # The C library's version that the binary was linked against is the oldest that it runs on.
 libc=$(objdump -T "$binary" 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sed s/GLIBC_// | sort -V | tail -1)
 cat >"$tree/DEBIAN/control" <<EOF

@@ -67,6 +67,7 @@ $(cat "$here/before-removal.sh")
 if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 %files
 %config(noreplace) /etc/justitia/justitia.toml
+%config(noreplace) /etc/justitia/cache.toml
 %dir /etc/justitia
 %dir /etc/justitia/justitia.toml.d
 %doc /usr/share/doc/justitia

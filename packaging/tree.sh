@@ -51,7 +51,9 @@ product() {
 	licences justitia
 	reference justitia
 	mkdir -p "$tree/etc/justitia/justitia.toml.d"
-	install -m 0644 "$here/justitia.toml" "$tree/etc/justitia/justitia.toml"
+	for file in justitia.toml cache.toml; do
+		install -m 0644 "$here/$file" "$tree/etc/justitia/$file"
+	done
 }
 
 # build PACKAGE OUTPUT_DIRECTORY

@@ -15,6 +15,7 @@ mod log;
 mod record;
 mod source;
 mod top;
+mod watch;
 
 use std::process::ExitCode;
 

@@ -81,7 +81,10 @@ fn an_image_that_is_not_there_is_named_with_what_to_do() {
 
 #[test]
 fn serve_without_arguments_names_both_that_it_takes() {
-    refuses(&["cache", "serve"], &["<IMAGE|--config <FILE>>"]);
+    refuses(
+        &["cache", "serve"],
+        &["<IMAGE|--config <FILE>|--example-config>"],
+    );
 }
 
 #[test]

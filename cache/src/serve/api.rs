@@ -19,6 +19,8 @@ pub type Table = serde_json::Map<String, serde_json::Value>;
 pub enum ControlRequest {
     /// The statistics.
     Stats,
+    /// The disks that are served, or should be, and where.
+    List,
     /// Which blocks of a disk are in memory: of a sample. `justitia host duplicates` asks.
     SampleDisk {
         /// Its name.

@@ -15,7 +15,7 @@ use justitia_share::Weight;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Does what a request asks for; `stats` and `sample-disk` change nothing.
+/// Does what a request asks for; `stats`, `list` and `sample-disk` change nothing.
 pub(super) fn apply(
     cache: &Arc<Cache>,
     vms: &Ranked<VmRegistry, VMS>,
@@ -24,6 +24,7 @@ pub(super) fn apply(
     match request {
         // The daemon answers these itself: they are about what is served, not about the cache.
         ControlRequest::Stats
+        | ControlRequest::List
         | ControlRequest::SampleDisk { .. }
         | ControlRequest::RescanDisk { .. }
         | ControlRequest::GrowDisk { .. }

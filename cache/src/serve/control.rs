@@ -147,6 +147,7 @@ fn respond(line: &[u8], daemon: &Daemon) -> ControlResponse {
     };
     let told = match &request {
         ControlRequest::Stats => Some(Ok(serde_json::to_value(daemon.stats()))),
+        ControlRequest::List => Some(daemon.list().map(serde_json::to_value)),
         ControlRequest::SampleDisk { disk, seed, shift } => {
             let sample = daemon.sample(disk, *seed, *shift);
             Some(sample.map(serde_json::to_value))

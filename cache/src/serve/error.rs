@@ -124,6 +124,9 @@ pub enum ServeError {
     /// Something was removed, and not as it should be.
     #[error("removed, but: {}", .0.join("; "))]
     Removed(Vec<String>),
+    /// What is served is being changed, and that takes long.
+    #[error("what is served is being changed by another request: ask again")]
+    Changing,
     /// A configuration that would end all that is served.
     #[error(
         "expected at least one [[vm]], found none: nothing is removed; to end all disks, stop the daemon"

@@ -11,6 +11,7 @@ mod daemon;
 mod disks;
 mod error;
 mod handover;
+mod list;
 mod metrics;
 mod metrics_names;
 mod paths;
@@ -52,5 +53,6 @@ pub use control::{ControlError, default_control_path, make_directory_of, send_re
 pub use disks::preflight;
 pub use error::ServeError;
 pub use handover::{Descriptors, STORED, adopt, keep_over_exec, kept_over_exec};
+pub use list::ListedDisk;
 pub use reload::Reloaded;
 pub use service::Service;

@@ -9,6 +9,7 @@ use super::error::ServeError;
 use super::handover;
 use super::handover::Descriptors;
 use super::handover::{Taken, leave};
+use super::list::ListedDisk;
 use super::metrics;
 use super::metrics_names::PoolNames;
 use super::paths::{PathUse, collisions};
@@ -145,6 +146,14 @@ impl Service {
     #[must_use]
     pub const fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp
+    }
+
+    /// A row for each disk that is served, or should be, and for each port.
+    ///
+    /// # Errors
+    /// While what is served is being changed, for longer than 2 s.
+    pub fn list(&self) -> Result<Vec<ListedDisk>, ServeError> {
+        self.daemon.list()
     }
 
     /// The statistics.

@@ -1,11 +1,13 @@
-//! `justitia cache …`: serve, set, stats, curve, whatif.
+//! `justitia cache …`.
 
 mod client;
 mod descriptors;
+mod list;
 mod pools;
 mod serve;
 mod set;
 mod stats;
+mod top;
 mod whatif;
 
 use clap::{Args, Subcommand};
@@ -27,9 +29,10 @@ Try it (it prints the URI; sockets are for this user alone):
   justitia cache serve disk.img --socket $XDG_RUNTIME_DIR/disk.sock &
   nbdinfo \"nbd+unix:///disk?socket=$XDG_RUNTIME_DIR/disk.sock\"
   qemu-system-x86_64 -drive file=\"nbd+unix:///disk?socket=$XDG_RUNTIME_DIR/disk.sock\",format=raw,if=virtio …
+  justitia cache list
   justitia cache stats
 
-Share it (`justitia cache serve --help` has a configuration):
+Share it (`justitia cache serve --example-config` prints a configuration):
   justitia cache set vm web --weight 400
   justitia cache set pool web database --create --weight 300 --store ssd
   justitia cache set pool web files --memory-weight 100 --ssd-weight 400
@@ -40,7 +43,9 @@ Share it (`justitia cache serve --help` has a configuration):
 enum Command {
     Serve(serve::Serve),
     Set(set::Set),
+    List(list::List),
     Stats(stats::Stats),
+    Top(top::Top),
     Curve(whatif::Curve),
     Whatif(whatif::Whatif),
 }
@@ -49,7 +54,9 @@ pub(crate) fn cache(args: &Cache) -> anyhow::Result<()> {
     match &args.command {
         Command::Serve(args) => serve::serve(args),
         Command::Set(args) => set::set(args),
+        Command::List(args) => list::list(args),
         Command::Stats(args) => stats::stats(args),
+        Command::Top(args) => top::top(args),
         Command::Curve(args) => whatif::curve(args),
         Command::Whatif(args) => whatif::whatif(args),
     }

@@ -1,6 +1,5 @@
 //! `justitia cache serve`.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,61 +16,12 @@ use signal_hook::iterator::Signals;
 use super::descriptors;
 use justitia_common::command::{flat, out};
 
-const CONFIGURATION: &str = "\
-A configuration. Every table but [[vm]] is optional:
-  control = \"/run/justitia/cache.sock\"   # for `set` and `stats`
-  metrics = \"127.0.0.1:9925\"             # OpenMetrics, at /metrics
+/// Every key of a configuration, with an example.
+const EXAMPLE: &str = include_str!("example.toml");
 
-  [memory]
-  size = \"4GiB\"
-  limit = \"16GiB\"                        # what it may grow to [default: the machine's memory]
-
-  [ssd]                                    # an empty device, one that was Justitia's before, or
-  path = \"/dev/nvme1n1\"                  # a file, which is made, of mode 600; SIGINT removes it
-  size = \"200GiB\"
-  overwrite = false                        # true: whatever lies there may be lost
-
-  [listen]
-  unix = \"/run/justitia/nbd.sock\"        # all disks of all VMs, for this user alone
-  tcp = \"0.0.0.0:10809\"                  # a client sees the disks of the VMs that its certificate is for
-  insecure = false                         # true: no certificates, every client has every disk
-  socket_mode = \"0600\"                   # of the disks' sockets; who may connect has the disks
-  # socket_owner = \"libvirt-qemu\", socket_group = \"kvm\": names or numbers
-
-  [tls]                                    # server-cert.pem, server-key.pem, ca-cert.pem
-  directory = \"/etc/pki/justitia\"
-  verify_clients = true                    # false only with insecure = true
-
-  [[vm]]
-  name = \"web\"
-  weight = 200                             # among the VMs, 1 to 10000 [default: 100]
-  socket = \"/run/justitia/web.sock\"      # this VM's disks alone, for this user alone
-  clients = [\"web\"]                      # common or DNS names in its certificates [default: its name]
-  policy = \"s3-fifo\"                     # `set vm --help` lists them [default: ghost with an exclusive disk]
-
-  [[vm.pool]]                              # \"default\" holds the blocks of no container
-  name = \"default\"
-  weight = 100                             # among the VM's pools in the same store
-  store = \"ssd\"                          # or \"memory\", the default
-  # or, in both stores, `memory_weight = 100` and `ssd_weight = 400` in their place
-  tag = 7                                  # its container's I/O priority hint, 1 to 1023, over vhost-user
-
-  [[vm.disk]]
-  name = \"web-root\"                      # the NBD export
-  image = \"/var/lib/images/web.img\"      # raw file or block device
-  mode = \"inclusive\"                     # exclusive: the guest puts over [vm.port]; uncached
-  read_only = false
-  direct = true                            # past the host's page cache
-  format = \"raw\"                          # also if it looks like qcow2 or the like, which is refused otherwise
-  serial = \"web-root\"                    # as the guest knows it [default: its name, if it has at most 20 bytes]
-  vhost = \"/run/justitia/web-root.vhost\" # also over vhost-user-blk, to one front end, for this user alone
-
-  [vm.port]                                # the VM's guest may put what it evicts: a small disk for its messages
-  name = \"web-port\"                      # the NBD export [default: VM/port]
-  residency = \"16MiB\"                    # memory of what the guest holds, 16 bytes for each 4 KiB block
-  ssd = false                              # true: the guest may choose the SSD store for its pools
-
-Directories of sockets must be writable by this user and root only. A VM has at most 64 connections.
+const AFTER_HELP: &str = "\
+A configuration with every key, to begin with:
+  justitia cache serve --example-config >cache.toml
 
 The log goes to standard error; JUSTITIA_LOG=debug makes it longer.";
 
@@ -85,8 +35,8 @@ The log goes to standard error; JUSTITIA_LOG=debug makes it longer.";
 /// served, too, those that are gone from it are served no more, and those that could not be served are tried again.
 #[derive(Args)]
 #[command(
-    after_long_help = CONFIGURATION,
-    group(ArgGroup::new("what").required(true).args(["image", "config"]))
+    after_long_help = AFTER_HELP,
+    group(ArgGroup::new("what").required(true).args(["image", "config", "example_config"]))
 )]
 pub(super) struct Serve {
     /// Raw image or block device to serve
@@ -121,6 +71,9 @@ pub(super) struct Serve {
     /// Check the file of --config, and what it names: images, certificates, the SSD store's place; print every error, and exit
     #[arg(long, requires = "config", conflicts_with = "image")]
     check_config: bool,
+    /// Print a configuration with every key, and exit
+    #[arg(long)]
+    example_config: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -149,6 +102,10 @@ fn load(file: &Path) -> anyhow::Result<Config> {
 }
 
 pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
+    if args.example_config {
+        out::print(EXAMPLE.to_owned());
+        return Ok(());
+    }
     let mut config = match (&args.config, &args.image) {
         (Some(file), _) => load(file)?,
         (None, Some(image)) => of_image(args, image)?,
@@ -175,7 +132,7 @@ pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
     let mut signals =
         Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR2]).context("cannot watch for signals")?;
     let service = Service::start_from(&config, given).map_err(flat)?;
-    announce(&config, &service, &control);
+    announce(&service, &control)?;
     // Where systemd has started this, it waits for the word.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let end = loop {
@@ -278,61 +235,30 @@ fn of_image(args: &Serve, image: &Path) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// Says where the disks are that are served, one URI a line.
-fn announce(config: &Config, service: &Service, control: &Path) {
-    let unserved = service.stats().unserved;
-    for vm in &config.vms {
-        let mut disks = vm.disks.iter();
-        while let Some(disk) = disks.find(|disk| unserved.iter().all(|of| of.name != disk.name)) {
-            let sockets = config.listen.unix.iter().chain(&vm.socket);
-            for socket in sockets {
-                out::tell(format_args!(
-                    "nbd+unix:///{}?socket={}",
-                    percent_encoded(disk.name.as_bytes()),
-                    percent_encoded(socket.as_os_str().as_bytes())
-                ));
-            }
-            if let Some(vhost) = &disk.vhost {
-                out::tell(format_args!("vhost-user-blk:{}", vhost.display()));
-            }
-            if let Some(tcp) = config.listen.tcp {
-                let scheme = if config.tls.is_some() { "nbds" } else { "nbd" };
-                let name = percent_encoded(disk.name.as_bytes());
-                out::tell(format_args!("{scheme}://{tcp}/{name}"));
-            }
-        }
+/// Says where the disks are that are served, one address a line.
+fn announce(service: &Service, control: &Path) -> anyhow::Result<()> {
+    let listed = service.list().map_err(flat)?;
+    if listed.is_empty() {
+        tracing::warn!(
+            "no disk is served: name one in the configuration and reload it, or add one: `justitia cache set disk --help`"
+        );
+    }
+    let served = listed
+        .into_iter()
+        .filter(|disk| disk.unserved.is_none() && disk.image.is_some());
+    for address in served.flat_map(|disk| disk.addresses) {
+        out::tell(address);
     }
     out::note(format_args!(
         "justitia: control socket {}",
         control.display()
     ));
-}
-
-/// As a path, and in a query, of a URI (RFC 3986): what is neither unreserved nor a slash becomes `%XX`.
-fn percent_encoded(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for byte in bytes {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                text.push(char::from(*byte));
-            }
-            _ => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn uris_are_percent_encoded() {
-        let name = "My Disk (1) 100% a#b&c \u{e4}";
-        let encoded = "My%20Disk%20%281%29%20100%25%20a%23b%26c%20%C3%A4";
-        assert_eq!(percent_encoded(name.as_bytes()), encoded);
-        assert_eq!(percent_encoded(b"/run/a-b_c.~d"), "/run/a-b_c.~d");
-    }
 
     #[test]
     fn a_configuration_that_serves_nothing_is_warned_of() {
@@ -349,12 +275,30 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_of_the_help_is_valid() {
-        let lines = CONFIGURATION.lines().filter_map(|l| l.strip_prefix("  "));
-        let text = lines.collect::<Vec<_>>().join("\n");
-        let config = Config::parse(Path::new("help"), &text).unwrap();
+    fn the_example_is_valid() {
+        let config = Config::parse(Path::new("example"), EXAMPLE).unwrap();
         assert_eq!(config.vms[0].disks[0].name, "web-root");
         assert_eq!(config.vms[0].clients, ["web"]);
         assert!(config.cache.ssd.is_some() && config.tls.is_some() && config.metrics.is_some());
+    }
+
+    #[test]
+    fn the_packaged_configuration_serves_nothing_until_its_disk_is_switched_on() {
+        let packaged = include_str!("../../../packaging/cache.toml");
+        let file = Path::new("cache.toml");
+        assert!(Config::parse(file, packaged).unwrap().vms.is_empty());
+        // Its keys are commented out like `# socket = …`; sentences are not keys.
+        let is_key = |line: &str| line.starts_with('[') || line.contains(" = ");
+        let switched_on: Vec<&str> = packaged
+            .lines()
+            .map(|line| {
+                line.strip_prefix("# ")
+                    .filter(|rest| is_key(rest))
+                    .unwrap_or(line)
+            })
+            .collect();
+        let config =
+            Config::parse(file, &switched_on.join("\n").replace("libvirt-qemu", "0")).unwrap();
+        assert_eq!(config.vms[0].disks[0].name, "web-root");
     }
 }

@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use justitia_cache::serve::{ControlRequest, Size, Table};
 use justitia_cache::{Policy, StoreKind};
-use justitia_common::command::flat;
+use justitia_common::command::{flat, out};
 use serde_json::json;
 
 use super::client::send;
@@ -221,7 +221,22 @@ pub(super) fn set(args: &Set) -> anyhow::Result<()> {
         What::Ssd(ssd) => set_ssd(ssd),
     };
     send(args.control.as_deref(), &request).map_err(flat)?;
+    if !is_kept(&request) {
+        out::note(
+            "justitia: so until the daemon ends; the configuration keeps it, if it is written there, too",
+        );
+    }
     Ok(())
+}
+
+/// Whether a restart changes nothing about it: it is about the image, or about blocks.
+const fn is_kept(request: &ControlRequest) -> bool {
+    matches!(
+        request,
+        ControlRequest::RescanDisk { .. }
+            | ControlRequest::GrowDisk { .. }
+            | ControlRequest::MigrateDisk { .. }
+    )
 }
 
 fn set_vm(args: &Vm) -> anyhow::Result<ControlRequest> {

@@ -1,6 +1,7 @@
 //! `justitia cache stats`.
 
 use super::client::send;
+use crate::watch::{Every, watch};
 use clap::Args;
 use justitia_api::escape::plain;
 use justitia_api::units::{bytes, latency, percent};
@@ -18,17 +19,24 @@ pub(super) struct Stats {
     /// As JSON, with everything that the cache reports
     #[arg(long)]
     json: bool,
+    /// Again every so many seconds
+    #[arg(long, value_name = "SECONDS", conflicts_with = "json", num_args = 0..=1, default_missing_value = "2",
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    watch: Option<u64>,
     /// Control socket [default: /run/justitia/cache.sock for root, $XDG_RUNTIME_DIR/justitia-cache.sock for others; without that variable justitia-UID/cache.sock in the temporary directory]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 }
 
 pub(super) fn stats(args: &Stats) -> anyhow::Result<()> {
-    let stats = send(args.control.as_deref(), &ControlRequest::Stats).map_err(flat)?;
+    let ask = || send(args.control.as_deref(), &ControlRequest::Stats).map_err(flat);
+    if let Some(seconds) = args.watch {
+        return watch(Every::seconds(seconds), || Ok(tables(&ask()?)));
+    }
     if args.json {
-        out::line(out::json(&stats)?);
+        out::line(out::json(&ask()?)?);
     } else {
-        out::print(tables(&stats));
+        out::print(tables(&ask()?));
     }
     Ok(())
 }
@@ -108,9 +116,9 @@ fn pools(stats: &Value) -> String {
         Column::Text("VM/POOL"),
         Column::Number("WEIGHT"),
         Column::Number("MEMORY"),
-        Column::Number("ENTITLED"),
+        Column::Number("OF"),
         Column::Number("SSD"),
-        Column::Number("ENTITLED"),
+        Column::Number("OF SSD"),
         Column::Number("HIT%"),
         Column::Number("DISK READ"),
         Column::Number("INSERTED"),

@@ -77,7 +77,7 @@ fn machine(command: &mut Command, boot: &Boot<'_>) {
         // A thread for each processor is the default; not with `-icount`, which allows one only.
         // What QEMU holds is looked at where a guest gives memory: translated code is up to 1 GiB of it by default.
         Accelerator::Tcg if spec.gives_memory => {
-            command.args(["-accel", "tcg,tb-size=128", "-cpu", "max"])
+            command.args(["-accel", "tcg,tb-size=256", "-cpu", "max"])
         }
         Accelerator::Tcg => command.args(["-accel", "tcg", "-cpu", "max"]),
     };

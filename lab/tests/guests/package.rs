@@ -83,6 +83,9 @@ fn installs(debian: &Debian) {
 fn the_cache_and_its_guest_run(debian: &Debian) {
     let state = "/root/deb systemctl is-enabled justitia-cache justitia-guest; true";
     assert_eq!(debian.ok(state), "disabled\ndisabled\n");
+    // As it is installed it has no disk, and runs.
+    debian.ok("/root/deb systemctl start justitia-cache && /root/deb justitia cache list | grep 'no disk'");
+    debian.ok("/root/deb systemctl stop justitia-cache");
     debian.ok(
         "truncate -s 40M /debian/data/disk && cat >/debian/etc/justitia/cache.toml <<'END'
 [memory]
