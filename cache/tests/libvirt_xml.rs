@@ -1,6 +1,10 @@
 //! The XML that the guide gives to users of libvirt is what libvirt's schema allows.
 
-#![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests say what is wrong by failing"
+)]
 
 use std::path::Path;
 use std::process::Command;
