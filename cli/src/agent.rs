@@ -210,13 +210,18 @@ pub(crate) fn status(args: &Status) -> anyhow::Result<ExitCode> {
     if args.json {
         out::line(out::json(&status)?);
     } else {
-        let layout = status::Layout {
-            all: args.all,
-            width: justitia_view::table::terminal_width(),
-        };
-        out::print(status::text(&status, layout));
+        out::print(page(&status, args.all));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A status as text, as wide as the terminal; `all` tenants, or those that matter.
+pub(crate) fn page(status: &justitia_api::Status, all: bool) -> String {
+    let layout = status::Layout {
+        all,
+        width: justitia_view::table::terminal_width(),
+    };
+    status::text(status, layout)
 }
 
 pub(crate) fn reset(args: &Reset) -> anyhow::Result<ExitCode> {

@@ -9,7 +9,7 @@ use justitia_common::command::out;
 #[derive(clap::Args, Clone, Copy)]
 pub(crate) struct Every {
     /// Seconds between two pages
-    #[arg(long, default_value = "2", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, default_value = "1", value_parser = clap::value_parser!(u64).range(1..=3600))]
     every: u64,
     /// End after so many pages
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
@@ -17,6 +17,16 @@ pub(crate) struct Every {
 }
 
 impl Every {
+    /// Between two pages.
+    pub(crate) const fn period(self) -> Duration {
+        Duration::from_secs(self.every)
+    }
+
+    /// Whether it ends by itself.
+    pub(crate) const fn ends(self) -> bool {
+        self.count.is_some()
+    }
+
     /// Without an end.
     pub(crate) const fn seconds(every: u64) -> Self {
         Self { every, count: None }
@@ -48,6 +58,6 @@ pub(crate) fn watch(
         if before.is_empty() {
             out::print("\n");
         }
-        std::thread::sleep(Duration::from_secs(how.every));
+        std::thread::sleep(how.period());
     }
 }

@@ -25,10 +25,10 @@ fn refuses(args: &[&str], words: &[&str]) {
 }
 
 #[test]
-fn top_without_a_terminal_names_what_prints_the_same() {
+fn a_recording_is_played_on_a_terminal_only() {
     refuses(
-        &["top"],
-        &["expected a terminal", "found none", "`justitia status`"],
+        &["top", "--replay", "some.rec"],
+        &["expected a terminal", "some.rec", "found none"],
     );
 }
 

@@ -58,6 +58,8 @@ fn the_agent_runs_without_systemd_and_without_a_configuration() {
         assert_eq!(tenant(&status, "a")["weight"], 300);
         assert_eq!(tenant(&status, "b")["weight"], 100);
         assert_eq!(tenant(&status, "-")["weight"], 100);
+        let pages = guest.ok("justitia top -n 2");
+        assert_eq!(pages.matches("TENANT").count(), 2, "{pages}");
         assert_eq!(guest.ok("end TERM").trim(), "0");
         let result = guest.sh("justitia status");
         assert!(
