@@ -209,8 +209,8 @@ fn prepare(vm: &Vm, experiment: &Experiment, mode: &Mode) {
 
 /// A step of a controller that only knows what the host has left (Proxmox VE's): by which each balloon is moved.
 fn step_by_headroom(most: u64, held: u64) -> i64 {
-    // A fifth of the host is to be left; both have the same share.
-    let goal = i128::from(most * 4 / 5) - i128::from(held);
+    // A tenth is to be left, as for ours (there a fifth of the host); both have the same share.
+    let goal = i128::from(most * 9 / 10) - i128::from(held);
     let each = (goal / 2).clamp(-i128::from(STEP), i128::from(STEP));
     i64::try_from(each).unwrap()
 }
@@ -218,10 +218,10 @@ fn step_by_headroom(most: u64, held: u64) -> i64 {
 #[test]
 fn the_controller_by_headroom_moves_at_most_a_step() {
     for (held, moved) in [
-        (800 * MIB, 0),
-        (700 * MIB, 50 << 20),
+        (900 * MIB, 0),
+        (800 * MIB, 50 << 20),
         (0, 100 << 20),
-        (900 * MIB, -(50 << 20)),
+        (1000 * MIB, -(50 << 20)),
         (4000 * MIB, -(100 << 20)),
     ] {
         assert_eq!(step_by_headroom(1000 * MIB, held), moved);
