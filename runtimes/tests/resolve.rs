@@ -93,6 +93,7 @@ fn a_container_of_podman_is_known_in_both_layouts_with_its_inner_cgroup() {
             (TenantKind::PodmanContainer, "db")
         );
         assert_eq!(scope.image.as_deref(), Some("localhost/small:latest"));
+        assert_eq!(scope.labels, ["tier=back"], "its annotations");
         assert_eq!(scope.declared.as_ref().unwrap().weight.get(), 300);
         // crun's cgroup is in the container's delegation.
         let inner = tree.resolve(&format!("{path}/container"), true).identity;
