@@ -254,6 +254,30 @@ fn a_machine_of_libvirt_is_known_with_its_parts() {
     assert_eq!((old.identity.declared, old.complete), (None, false));
 }
 
+/// libvirt 9 with BFQ loaded: after `virsh blkiotune --weight 700` its state says 154.
+#[test]
+fn what_libvirt_takes_from_bfqs_file_is_the_number_that_was_asked_for() {
+    let tree = Tree::new();
+    let scope = r"machine-qemu\x2d1\x2dweb.scope";
+    let weight = |noted: u64, unit: &str| {
+        let state = format!(
+            "<domain type='kvm' id='1'><name>web</name><blkiotune><weight>{noted}</weight></blkiotune></domain>"
+        );
+        tree.write("run/libvirt/qemu/web.xml", &state);
+        let drop_in = format!("run/systemd/system.control/{scope}.d/50-IOWeight.conf");
+        tree.write(&drop_in, &format!("[Scope]\nIOWeight={unit}\n"));
+        let found = tree.resolve(&format!("machine.slice/{scope}"), false);
+        let declared = found.identity.declared.unwrap();
+        (declared.weight.get(), declared.source)
+    };
+    assert_eq!(weight(154, "700"), (700, WeightSource::Runtime));
+    assert_eq!(weight(1000, "10000").0, 10000);
+    assert_eq!(weight(50, "50").0, 50);
+    // Any other is what libvirt was told.
+    assert_eq!(weight(400, "700").0, 400);
+    assert_eq!(weight(154, "").0, 154);
+}
+
 #[test]
 fn a_units_weight_is_that_of_its_file_and_drop_ins_in_systemds_order() {
     let tree = Tree::new();
