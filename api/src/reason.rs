@@ -40,6 +40,15 @@ pub enum Rule {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
     },
+    /// A cgroup's file has another weight than was declared for it.
+    WeightDrift {
+        /// What was declared.
+        declared: u64,
+        /// The file that says so, escaped.
+        file: String,
+        /// What the cgroup's file had.
+        found: u64,
+    },
     /// The kernel refused.
     KernelError {
         /// Its error, with the file.

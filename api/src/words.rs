@@ -41,6 +41,14 @@ impl Display for Rule {
                 let by = by.as_deref().unwrap_or("another process");
                 write!(f, "{by} set it back to {found}")
             }
+            Self::WeightDrift {
+                declared,
+                file,
+                found,
+            } => write!(
+                f,
+                "{declared} was declared in {file}, the kernel had {found}"
+            ),
             Self::KernelError { error } => f.write_str(error),
             Self::Recharge(reason) => reason.fmt(f),
         }

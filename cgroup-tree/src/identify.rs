@@ -164,28 +164,37 @@ impl<M> CgroupTree<M> {
         self.resolver.errors()
     }
 
-    /// The weight that was declared for a cgroup, beside what stands in its files. crun writes it to the container's own
-    /// cgroup inside the scope, if that is there.
+    /// Whether the files of a cgroup have neither the weight that was declared for it nor what its runtime makes of that; not
+    /// without such files. crun writes it to the container's own cgroup inside the scope, if that is there.
     #[must_use]
-    pub fn declared(&self, node: &Node<M>) -> Option<DeclaredWeight> {
-        let declared = node.identity.declared.as_ref()?;
+    pub fn drifts(&self, node: &Node<M>) -> bool {
+        let Some(declared) = &node.identity.declared else {
+            return false;
+        };
         let part = node.children.iter().filter_map(|id| self.nodes.get(id));
         let part = part.filter(|child| child.identity.part.is_some());
         let files = std::iter::once(node).chain(part);
-        let standing: Vec<Weight> = files
-            .flat_map(|node| [node.standing.io, node.standing.bfq])
+        let mut standing = files
+            .flat_map(|node| <[_; 2]>::from(node.standing.defaults()))
             .flatten()
-            .collect();
-        let is_met = standing.is_empty() || standing.iter().any(|w| declared.is_met_by(*w));
+            .peekable();
+        standing.peek().is_some() && !standing.any(|weight| declared.is_met_by(weight))
+    }
+
+    /// The weight that was declared for a cgroup, beside what stands in its files.
+    #[must_use]
+    pub fn declared(&self, node: &Node<M>) -> Option<DeclaredWeight> {
+        let declared = node.identity.declared.as_ref()?;
         let number = |weight: Option<Weight>| weight.map(Weight::get);
+        let (io, bfq) = node.standing.defaults();
         Some(DeclaredWeight {
             weight: declared.weight.get(),
             source: declared.source,
             file: escape::encode(declared.file.as_os_str()),
             converted: converted(declared),
-            io_weight: number(node.standing.io),
-            io_bfq_weight: number(node.standing.bfq),
-            drift: !is_met,
+            io_weight: number(io),
+            io_bfq_weight: number(bfq),
+            drift: self.drifts(node),
         })
     }
 }

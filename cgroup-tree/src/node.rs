@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::{Cgroup, CgroupId, Ownership};
+use justitia_kernel::io::IoWeight;
 use justitia_kernel::knob::Knob;
 use justitia_runtimes::Identity;
 use justitia_share::Weight;
@@ -109,12 +110,20 @@ impl Departed {
 }
 
 /// What stands in a cgroup's files of weights; `None` where there is no such file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
-    /// The default of `io.weight`.
-    pub io: Option<Weight>,
-    /// That of `io.bfq.weight`.
-    pub bfq: Option<Weight>,
+    /// `io.weight`.
+    pub io: Option<IoWeight>,
+    /// `io.bfq.weight`.
+    pub bfq: Option<IoWeight>,
+}
+
+impl Standing {
+    /// The default of `io.weight`, and that of `io.bfq.weight`.
+    pub(crate) fn defaults(&self) -> (Option<Weight>, Option<Weight>) {
+        let default = |found: &Option<IoWeight>| found.as_ref().map(|found| found.default);
+        (default(&self.io), default(&self.bfq))
+    }
 }
 
 /// When a cgroup is checked for a delegation.
@@ -156,6 +165,13 @@ impl<M> Node<M> {
     #[must_use]
     pub const fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// What stands in its `io.weight` and `io.bfq.weight` for all devices that these do not list; `None` where there is no
+    /// such file.
+    #[must_use]
+    pub fn default_weights(&self) -> (Option<Weight>, Option<Weight>) {
+        self.standing.defaults()
     }
 
     /// Whether it has children that are no tenants. Reclaim from this cgroup would take from those, too.

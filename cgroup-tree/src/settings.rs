@@ -8,7 +8,7 @@ use std::time::Instant;
 use justitia_api::WeightSource;
 use justitia_kernel::Result;
 use justitia_kernel::cgroup::{CgroupId, Ownership};
-use justitia_kernel::io::IoWeight;
+use justitia_kernel::io::{DevId, IoWeight};
 use justitia_kernel::knob::Knob;
 use justitia_share::Weight;
 
@@ -155,6 +155,30 @@ impl<M> CgroupTree<M> {
         }
     }
 
+    /// The weight in effect on one device. A rule of the configuration counts on all; else the line of that device in the
+    /// cgroup's `io.bfq.weight` or `io.weight`, in this order where BFQ schedules a disk; else [`CgroupTree::weight`].
+    #[must_use]
+    pub fn weight_on(&self, node: &Node<M>, device: DevId) -> (Weight, WeightSource) {
+        let line = |found: &Option<IoWeight>, knob: Knob| {
+            let lines = &found.as_ref()?.per_device;
+            let (_, weight) = lines.iter().find(|(of, _)| *of == device)?;
+            node.honors(node.author_of(knob.file())).then_some(*weight)
+        };
+        if node.overrides.weight.is_none() {
+            let io = || line(&node.standing.io, Knob::IoWeight);
+            let bfq = || line(&node.standing.bfq, Knob::IoBfqWeight);
+            let found = if self.bfq {
+                bfq().or_else(io)
+            } else {
+                io().or_else(bfq)
+            };
+            if let Some(weight) = found {
+                return (weight, WeightSource::Cgroup);
+            }
+        }
+        self.weight(node)
+    }
+
     /// Takes over whether any disk has the BFQ scheduler: that decides which weights are in effect.
     pub fn set_bfq(&mut self, bfq: bool, changes: &mut Changes) {
         if std::mem::replace(&mut self.bfq, bfq) != bfq {
@@ -173,10 +197,13 @@ impl<M> CgroupTree<M> {
         match standing(node) {
             Ok(standing) => {
                 let before = node.weight;
+                let lines = |found: &Option<IoWeight>| found.clone().unwrap_or_default().per_device;
+                let of_devices = |standing: &Standing| (lines(&standing.io), lines(&standing.bfq));
+                let other_lines = of_devices(&node.standing) != of_devices(&standing);
                 node.standing = standing;
                 let set = weight_set(node, bfq);
                 node.weight = set.filter(|(_, author)| node.honors(*author));
-                node.weight != before
+                node.weight != before || other_lines
             }
             Err(error) => {
                 self.note_unread(&error);
@@ -191,13 +218,13 @@ impl<M> CgroupTree<M> {
 /// # Errors
 /// If a file cannot be read for lack of a file descriptor or of memory. With any other error it counts as not there.
 fn standing<M>(node: &Node<M>) -> Result<Standing> {
-    let default = |found: Result<Option<IoWeight>>| match found {
+    let read = |found: Result<Option<IoWeight>>| match found {
         Err(error) if error.is_exhausted() => Err(error),
-        found => Ok(found.ok().flatten().map(|found| found.default)),
+        found => Ok(found.ok().flatten()),
     };
     Ok(Standing {
-        io: default(node.cgroup.io_weight())?,
-        bfq: default(node.cgroup.io_bfq_weight())?,
+        io: read(node.cgroup.io_weight())?,
+        bfq: read(node.cgroup.io_bfq_weight())?,
     })
 }
 
@@ -205,7 +232,7 @@ fn standing<M>(node: &Node<M>) -> Result<Standing> {
 /// The other file counts where only that was set: runc writes `io.bfq.weight` alone wherever BFQ is loaded, whether or not
 /// it schedules a disk.
 fn weight_set<M>(node: &Node<M>, bfq: bool) -> Option<(Weight, Ownership)> {
-    let Standing { io, bfq: io_bfq } = node.standing;
+    let (io, io_bfq) = node.standing.defaults();
     let io = (io, Knob::IoWeight);
     let io_bfq = (io_bfq, Knob::IoBfqWeight);
     let order = if bfq { [io_bfq, io] } else { [io, io_bfq] };

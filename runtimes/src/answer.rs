@@ -95,7 +95,8 @@ pub(crate) fn declared(bundle: &Bundle, file: PathBuf) -> Option<Declared> {
     })
 }
 
-/// nerdctl's labels are annotations of the bundle.
+/// nerdctl's labels are annotations of the bundle; so are podman's `--annotation`, while its labels are in its database
+/// alone.
 pub(crate) fn labels(bundle: &Bundle) -> Vec<String> {
     let annotations = bundle.annotations.iter();
     let labels = annotations.map(|(key, value)| bounded(&format!("{key}={value}")));

@@ -108,6 +108,19 @@ impl Files {
         fstat(&file).ok().map(|stat| state(&stat))
     }
 
+    /// Whether a directory of root is there and is believed.
+    ///
+    /// # Errors
+    /// Why it is not used though it is there.
+    pub(crate) fn can_use(&self, base: &Base) -> Result<bool, String> {
+        match self.open(base, "", OFlags::DIRECTORY) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(Errno::PERM) => Err("others than root may write it".to_owned()),
+            Err(errno) => Err(errno.to_string()),
+        }
+    }
+
     /// The names in a directory below `base`, sorted.
     pub(crate) fn list(&self, base: &Base, name: &str) -> Vec<String> {
         let directory = self.counted(self.open(base, name, OFlags::DIRECTORY));

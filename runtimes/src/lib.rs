@@ -18,6 +18,7 @@ mod containerd;
 mod docker;
 mod files;
 mod identity;
+mod installed;
 mod libvirt;
 pub mod parse;
 mod path;
@@ -27,5 +28,6 @@ mod unit;
 
 pub use files::MAX_FILE;
 pub use identity::{Declared, Found, Identity};
+pub use installed::{Installed, Reads, installed};
 pub use path::{is_unit_name, system_unit};
 pub use resolve::Resolver;

@@ -8,6 +8,8 @@ use serde::de::DeserializeOwned;
 
 use justitia_share::Weight;
 
+use crate::identity::bounded;
+
 fn json<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
     serde_json::from_slice(text).ok()
 }
@@ -185,6 +187,30 @@ pub fn docker_data_root(text: &[u8]) -> Option<Option<String>> {
     }
     let daemon: Daemon = json(text)?;
     Some(daemon.data_root)
+}
+
+/// `native.cgroupdriver` of Docker's `daemon.json`, if it says one; `None` if that is none.
+#[must_use]
+pub fn docker_cgroup_driver(text: &[u8]) -> Option<Option<String>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    struct Daemon {
+        #[serde(default)]
+        exec_opts: Vec<String>,
+    }
+    let daemon: Daemon = json(text)?;
+    let mut options = daemon.exec_opts.iter();
+    let driver = options.find_map(|option| option.strip_prefix("native.cgroupdriver="));
+    Some(driver.map(bounded))
+}
+
+/// `cgroupDriver` of the kubelet's `config.yaml`, if it says one at the top.
+#[must_use]
+pub fn kubelet_cgroup_driver(text: &[u8]) -> Option<Option<String>> {
+    let text = std::str::from_utf8(text).ok()?;
+    let mut lines = text.lines();
+    let driver = lines.find_map(|line| line.strip_prefix("cgroupDriver:"));
+    Some(driver.map(|driver| bounded(driver.trim().trim_matches('"'))))
 }
 
 /// A container of podman's `containers.json`.

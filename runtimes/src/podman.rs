@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use justitia_api::TenantKind;
 
-use crate::answer::{Answer, PodOf, declared, short};
+use crate::answer::{Answer, PodOf, declared, labels, short};
 use crate::files::{Base, Files, Owner, State};
 use crate::identity::{Identity, bounded};
 use crate::parse::{self, PodmanContainer};
@@ -123,6 +123,7 @@ pub(crate) fn resolve(
         kind: TenantKind::PodmanContainer,
         name: listed.name.as_deref().map_or_else(|| short(id), bounded),
         image: listed.image.as_deref().map(bounded),
+        labels: labels(&bundle),
         declared: declared(&bundle, base.path.join(&file)),
         ..Identity::default()
     };

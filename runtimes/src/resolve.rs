@@ -76,6 +76,9 @@ impl Resolver {
         } else if identity.declared.is_none() && meaning.part.is_none() && !in_delegation {
             identity.declared = self.unit_weight(path);
         }
+        if identity.kind == TenantKind::Domain && !in_delegation {
+            self.undo_bfqs_scale(&mut identity, path);
+        }
         identity.name = with_user(&identity.name, meaning.user);
         // Where only the administrator makes cgroups, a user's file says nothing of weights.
         if meaning.user.is_some() && !in_delegation {
@@ -168,9 +171,29 @@ impl Resolver {
         found
     }
 
+    /// Where BFQ is loaded, libvirt takes what systemd made of a new weight for BFQ (`virsh blkiotune --weight`) for the
+    /// machine's weight, and notes that. The unit has the number that was asked for.
+    fn undo_bfqs_scale(&self, identity: &mut Identity, path: &Path) {
+        let noted = identity.declared.as_mut();
+        let Some((noted, unit)) = noted.zip(self.unit_weight(path)) else {
+            return;
+        };
+        if noted.weight.get() == systemd_to_bfq(unit.weight.get()) {
+            (noted.weight, noted.file) = (unit.weight, unit.file);
+        }
+    }
+
     fn unit_weight(&self, path: &Path) -> Option<Declared> {
         unit::weight(&self.files, system_unit(path)?)
     }
+}
+
+/// What systemd writes to `io.bfq.weight` (`BFQ_WEIGHT` in its src/core/cgroup.c).
+const fn systemd_to_bfq(weight: u64) -> u64 {
+    if weight <= 100 {
+        return weight;
+    }
+    100 + (weight - 100) * 900 / 9900
 }
 
 /// The name of a container with its user: several users, and root, may have one of that name.

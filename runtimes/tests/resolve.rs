@@ -93,6 +93,7 @@ fn a_container_of_podman_is_known_in_both_layouts_with_its_inner_cgroup() {
             (TenantKind::PodmanContainer, "db")
         );
         assert_eq!(scope.image.as_deref(), Some("localhost/small:latest"));
+        assert_eq!(scope.labels, ["tier=back"], "its annotations");
         assert_eq!(scope.declared.as_ref().unwrap().weight.get(), 300);
         // crun's cgroup is in the container's delegation.
         let inner = tree.resolve(&format!("{path}/container"), true).identity;
@@ -251,6 +252,30 @@ fn a_machine_of_libvirt_is_known_with_its_parts() {
     // Another machine had this name before.
     let old = tree.resolve(r"machine.slice/machine-qemu\x2d7\x2dweb.scope", false);
     assert_eq!((old.identity.declared, old.complete), (None, false));
+}
+
+/// libvirt 9 with BFQ loaded: after `virsh blkiotune --weight 700` its state says 154.
+#[test]
+fn what_libvirt_takes_from_bfqs_file_is_the_number_that_was_asked_for() {
+    let tree = Tree::new();
+    let scope = r"machine-qemu\x2d1\x2dweb.scope";
+    let weight = |noted: u64, unit: &str| {
+        let state = format!(
+            "<domain type='kvm' id='1'><name>web</name><blkiotune><weight>{noted}</weight></blkiotune></domain>"
+        );
+        tree.write("run/libvirt/qemu/web.xml", &state);
+        let drop_in = format!("run/systemd/system.control/{scope}.d/50-IOWeight.conf");
+        tree.write(&drop_in, &format!("[Scope]\nIOWeight={unit}\n"));
+        let found = tree.resolve(&format!("machine.slice/{scope}"), false);
+        let declared = found.identity.declared.unwrap();
+        (declared.weight.get(), declared.source)
+    };
+    assert_eq!(weight(154, "700"), (700, WeightSource::Runtime));
+    assert_eq!(weight(1000, "10000").0, 10000);
+    assert_eq!(weight(50, "50").0, 50);
+    // Any other is what libvirt was told.
+    assert_eq!(weight(400, "700").0, 400);
+    assert_eq!(weight(154, "").0, 154);
 }
 
 #[test]

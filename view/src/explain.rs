@@ -161,7 +161,8 @@ fn declared(out: &mut String, tenant: &TenantStatus) {
         let _ = writeln!(
             out,
             "  drift: neither is what was declared. A program wrote it after the runtime did, as systemd does when it reloads. \
-             {counts}; the kernel's io.cost and BFQ go by their files"
+             {counts}; the kernel's io.cost and BFQ go by their files, where `[weights] restore = true` has it written back unless \
+             somebody means what stands there"
         );
     }
 }

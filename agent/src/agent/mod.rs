@@ -25,6 +25,7 @@ use crate::page_cache::slab::{SlabController, plan_slab};
 use crate::page_cache::{Entitlements, ProtectionController, ReclaimFeatures, UnmanagedReclaim};
 use crate::recharge::RechargeController;
 use crate::status::decision_log::{Decided, DecisionLog};
+use crate::weights::DeclaredWeights;
 
 /// Memory and tenants are sampled at least this often, to keep the protection and the status current.
 const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
@@ -50,6 +51,7 @@ pub struct Agent {
     pub(crate) recharge: RechargeController,
     pub(crate) reclaim: ReclaimController,
     pub(crate) slab: SlabController,
+    pub(crate) weights: DeclaredWeights,
     pub(crate) features: ReclaimFeatures,
     pub(super) switches: Switches,
     pub(crate) decisions: DecisionLog,
@@ -90,6 +92,7 @@ impl Agent {
             protection: ProtectionController::default(),
             reclaim: ReclaimController::new(reclaimer, features),
             slab: SlabController::new(fs.root().clone()),
+            weights: DeclaredWeights::default(),
             features,
             switches: Switches::new(Path::new("/sys"), now),
             decisions: DecisionLog::new(now, observe),
@@ -134,6 +137,7 @@ impl Agent {
             self.answered = now;
         }
         self.apply_changes(&changes, now);
+        self.restore_weights(now);
         self.update_device_bandwidth(now);
         self.reclaim_excess_of_writers(now);
         self.recharge_shared_files(now);
@@ -288,6 +292,24 @@ impl Agent {
         self.last_protection = Some(now);
     }
 
+    /// Writes declared weights where the kernel has other ones, if that is configured.
+    pub(super) fn restore_weights(&mut self, now: Instant) {
+        let Some(knobs) = &mut self.knobs else {
+            return;
+        };
+        let restore = self.config.weights.restore;
+        let decided = self
+            .weights
+            .tick(knobs, &self.monitor.cgroups, restore, now);
+        if decided.is_empty() {
+            return;
+        }
+        self.record_all(decided, now);
+        // As after our own writes of limits.
+        let changes = self.monitor.process_events(&self.config, now);
+        self.apply_changes(&changes, now);
+    }
+
     /// Sets the limits of contended disks.
     fn update_device_bandwidth(&mut self, now: Instant) {
         self.credits
@@ -405,6 +427,7 @@ impl Agent {
                 knobs.on_cgroup_removed(*id);
             }
             self.protection.on_cgroup_removed(*id);
+            self.weights.on_cgroup_removed(*id);
             self.credits.gone(*id);
             self.decisions.forget(key);
             self.reclaim.on_cgroup_removed(*id);

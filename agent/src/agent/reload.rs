@@ -30,6 +30,7 @@ impl Agent {
         self.monitor
             .apply_rules(&self.config.rules, now, &mut changes);
         self.apply_changes(&changes, now);
+        self.restore_weights(now);
         // The next tick divides anew, and writes what has changed by that.
         self.last_sample = None;
         self.last_protection = None;

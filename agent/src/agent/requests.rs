@@ -69,8 +69,8 @@ impl Agent {
         let (of, file) = path.rsplit_once('/').unwrap_or(("", path));
         let knob = parsed(file).ok_or_else(|| {
             format!(
-                "expected a knob like system.slice/db.service/memory.low, with memory.low, memory.high, or io.max and a \
-                 device (\"io.max 8:0\"), found {}{}",
+                "expected a knob like system.slice/db.service/memory.low, with memory.low, memory.high, io.weight, \
+                 io.bfq.weight, or io.max and a device (\"io.max 8:0\"), found {}{}",
                 escape::plain(name),
                 self.suggestions(path)
             )
@@ -139,6 +139,8 @@ fn parsed(name: &str) -> Option<Knob> {
     match name {
         "memory.low" => Some(Knob::MemoryLow),
         "memory.high" => Some(Knob::MemoryHigh),
+        "io.weight" => Some(Knob::IoWeight),
+        "io.bfq.weight" => Some(Knob::IoBfqWeight),
         _ => {
             let device = name.strip_prefix("io.max ")?.parse().ok()?;
             Some(Knob::IoMax(device))

@@ -6,6 +6,7 @@ use documented::DocumentedFields;
 
 use super::settings::{
     Cache, Config, Guest, Io, Metrics, Pressure, Probes, Recharge, Slab, UnmanagedShare, Unmapped,
+    Weights,
 };
 use super::tenant::RuleKeys;
 
@@ -26,6 +27,7 @@ pub fn markdown() -> String {
         ("unmapped", keys::<Unmapped>()),
         ("slab", keys::<Slab>()),
         ("guest", keys::<Guest>()),
+        ("weights", keys::<Weights>()),
     ] {
         let about = Config::get_field_docs(name).unwrap_or_default();
         let _ = write!(out, "\n## `[{name}]`\n\n{}\n\n", joined(about));

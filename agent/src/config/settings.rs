@@ -51,6 +51,8 @@ pub struct Config {
     pub slab: Slab,
     /// The guest's side of the hypervisor cache: `justitia guest` alone reads it.
     pub guest: Guest,
+    /// I/O weights that were declared to runtimes and in units.
+    pub weights: Weights,
     /// Overrides for the cgroups that a pattern matches.
     #[serde(rename = "tenant", skip_serializing, deserialize_with = "no_rules")]
     pub rules: Vec<Rule>,
@@ -204,6 +206,17 @@ pub struct Guest {
     pub ssd: bool,
 }
 
+/// `[weights]`
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[cfg_attr(feature = "reference", derive(DocumentedFields))]
+#[serde(default, deny_unknown_fields, expecting = "a table [weights]")]
+pub struct Weights {
+    /// Whether a declared weight is written to `io.weight` and `io.bfq.weight` where these have another number, as after a
+    /// reload of systemd. What another program than systemd wrote stays.
+    #[serde(deserialize_with = "value::boolean")]
+    pub restore: bool,
+}
+
 /// Rules are read one by one, before the rest.
 fn no_rules<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Rule>, D::Error> {
     IgnoredAny::deserialize(d).map(|_| Vec::new())
@@ -225,6 +238,7 @@ impl Default for Config {
             unmapped: Unmapped::default(),
             slab: Slab::default(),
             guest: Guest::default(),
+            weights: Weights::default(),
             rules: Vec::new(),
         }
     }

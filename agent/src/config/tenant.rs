@@ -29,7 +29,7 @@ pub(super) struct RuleKeys {
     /// Containers, by their image as it was named: `*nginx:*`.
     #[serde(deserialize_with = "value::text")]
     image: Option<Pattern>,
-    /// Containers, by one of their labels: `KEY=VALUE`. podman's labels are not known.
+    /// Containers, by one of their labels: `KEY=VALUE`. Of podman its annotations are.
     #[serde(deserialize_with = "value::text")]
     label: Option<Pattern>,
     /// Units of systemd, by name: `nginx.service`, `*.slice`. Not those of users.

@@ -228,7 +228,7 @@ fn every_error_has_its_file_and_line() {
     .unwrap_err();
     let expect = [
         "j.toml:1: expected one of `socket`, `state_dir`, `cpu_budget`, `probes`, `metrics`, \
-         `io`, `recharge`, `cache`, `pressure`, `unmanaged`, `unmapped`, `slab`, `guest`, `tenant`, found the unknown key `cpu_budgett`: correct or remove it",
+         `io`, `recharge`, `cache`, `pressure`, `unmanaged`, `unmapped`, `slab`, `guest`, `weights`, `tenant`, found the unknown key `cpu_budgett`: correct or remove it",
         "j.toml:2: expected an absolute path, found string \"relative\"",
         "j.toml:5: expected a weight from 1 to 10000, found integer 20000",
         "j.toml:6: expected a glob over cgroup paths, found \"[\": unclosed character class; missing ']'",

@@ -79,13 +79,27 @@ impl KnobStore {
         let Some(owned) = self.owned.get(&key) else {
             return false;
         };
-        let mut until = Until {
+        let until = Until {
             original: owned.original.clone(),
             applied: owned.applied.clone(),
             paused: false,
         };
+        let cgroup = owned.cgroup.clone();
+        self.is_to_be_written(&cgroup, key, found, author, until, now)
+    }
+
+    /// The same of a knob in which the values of `until` are known.
+    fn is_to_be_written(
+        &mut self,
+        cgroup: &Cgroup,
+        key: KnobKey,
+        found: &str,
+        author: &Author,
+        mut until: Until,
+        now: Instant,
+    ) -> bool {
         let verdict = decide(author.kind, value(key.1, found, &until));
-        let (tenant, knob) = (escape::encode(owned.cgroup.path().as_os_str()), key.1);
+        let (tenant, knob) = (escape::encode(cgroup.path().as_os_str()), key.1);
         let by = author.name.as_str();
         if self.is_allowed(key, verdict, now) {
             tracing::debug!(tenant, %knob, found, by, "the original value was reapplied: written again");
@@ -99,6 +113,59 @@ impl KnobStore {
         let until = matches!(verdict, Verdict::Again(_) | Verdict::Policy).then_some(until);
         self.leave(key, found, author.name.clone(), until);
         false
+    }
+
+    /// Watches who writes a knob that is not ours yet; see [`KnobStore::hold`].
+    pub fn watch(&mut self, cgroup: &Cgroup, knob: Knob) {
+        self.writers.watch(cgroup, knob);
+    }
+
+    /// Writes the value that was declared for a knob over another that stands there, unless who wrote that means it: by the
+    /// same table as of a knob of ours, where the declared value and the kernel's default are known ones. `watched`: whether
+    /// [`KnobStore::watch`] was called before that was written; else it is not known who.
+    ///
+    /// # Errors
+    /// As of [`KnobStore::set`].
+    pub fn put_declared(
+        &mut self,
+        cgroup: &Cgroup,
+        knob: Knob,
+        declared: &str,
+        watched: bool,
+        now: Instant,
+    ) -> Result<WriteOutcome, KnobStoreError> {
+        let key = (cgroup.id(), knob);
+        if self.owned.contains_key(&key) || self.unwritable.contains_key(&key) {
+            return self.set(cgroup, knob, declared);
+        }
+        let found = match read_raw(cgroup, knob) {
+            Ok(found) => found,
+            Err(error) if error.is_gone() || error.is_missing() => return Ok(WriteOutcome::Gone),
+            Err(error) => return Err(error.into()),
+        };
+        if found == declared {
+            return Ok(WriteOutcome::Unchanged);
+        }
+        let author = self.writers.take(key.0, knob, watched).unwrap_or_default();
+        let until = Until {
+            original: declared.to_owned(),
+            applied: declared.to_owned(),
+            paused: false,
+        };
+        if self.is_to_be_written(cgroup, key, &found, &author, until, now) {
+            return self.set(cgroup, knob, declared);
+        }
+        let (applied, by) = (String::new(), author.name);
+        Ok(WriteOutcome::External { applied, found, by })
+    }
+
+    /// A knob was found to hold what was declared for it: it is no other writer's any more, unless its operator has released
+    /// it.
+    pub fn settle_declared(&mut self, id: CgroupId, knob: Knob) {
+        self.writers.settle(id, knob);
+        if self.external_by(id, knob) != OPERATOR {
+            self.take_over(id, knob);
+        }
     }
 
     /// Whether a verdict makes a knob ours again now; counts it then.

@@ -273,11 +273,7 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
                 value: applied.to_owned(),
                 owner: KnobOwner::Agent,
                 original: Some(original.to_owned()),
-                reason: match knob {
-                    Knob::MemoryLow => protection.reason(id, knob),
-                    Knob::VfsCachePressure => agent.slab.reason(),
-                    _ => agent.credits.why(id, knob).map(Reason::Text),
-                },
+                reason: reason(agent, id, knob),
             },
         );
     }
@@ -322,6 +318,16 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
         );
     }
     knobs
+}
+
+/// Why a knob of ours has its value.
+fn reason(agent: &Agent, id: CgroupId, knob: Knob) -> Option<Reason> {
+    match knob {
+        Knob::MemoryLow => agent.protection.reason(id, knob),
+        Knob::VfsCachePressure => agent.slab.reason(),
+        Knob::IoWeight | Knob::IoBfqWeight => agent.weights.reason(id, knob),
+        _ => agent.credits.why(id, knob).map(Reason::Text),
+    }
 }
 
 /// This process's resident memory, bytes.

@@ -67,6 +67,48 @@ fn a_declared_weight_counts_whatever_stands_in_the_file() {
     assert_eq!(seen.weight(&path), (50, WeightSource::Configuration));
 }
 
+/// Docker's `--blkio-weight-device` and `IODeviceWeight=` come to a line of the file.
+#[test]
+fn a_line_of_one_device_counts_on_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    cgroup(&root.join("system.slice"), 0, 100);
+    let path = docker(root, 400);
+    cgroup(&root.join(&path), 0, 3940);
+    let write_to = |file: &str, text: &str| write(root.join(&path).join(file), text).unwrap();
+    write_to("io.weight", "default 3940\n8:0 50\n");
+    write_to("io.bfq.weight", "default 400\n8:0 60\n8:16 70\n");
+    let on = |seen: &Fixture, device: &str| {
+        let (weight, from) = seen.0.weight_on(seen.node(&path), device.parse().unwrap());
+        (weight.get(), from)
+    };
+    let mut seen = Fixture::of(root, &[]);
+    for (bfq, device, expected) in [
+        (false, "8:0", (50, WeightSource::Cgroup)),
+        (true, "8:0", (60, WeightSource::Cgroup)),
+        (false, "8:16", (70, WeightSource::Cgroup)),
+        (true, "8:32", (400, WeightSource::Runtime)),
+    ] {
+        seen.0.set_bfq(bfq, &mut Changes::default());
+        assert_eq!(on(&seen, device), expected, "{device}, BFQ {bfq}");
+    }
+    // A change of such a line is one of weights.
+    write_to("io.weight", "default 3940\n8:0 51\n");
+    let mut changes = Changes::default();
+    seen.0.rescan(&[], Instant::now(), &mut changes);
+    assert!(changes.weights_changed);
+    // A rule counts on all devices, and a line that another may write does not.
+    let says = Override {
+        weight: justitia_share::Weight::try_from(9).ok(),
+        ..Override::default()
+    };
+    let ruled = Fixture::of(root, &[rule("system.slice/docker-*", says)]);
+    assert_eq!(on(&ruled, "8:0"), (9, WeightSource::Configuration));
+    delegate(&root.join(&path), &["io.weight", "io.bfq.weight"]);
+    let given_away = Fixture::of(root, &[]);
+    assert_eq!(on(&given_away, "8:0"), (400, WeightSource::Runtime));
+}
+
 #[test]
 fn a_units_weight_comes_before_its_file() {
     let dir = tempfile::tempdir().unwrap();

@@ -246,8 +246,8 @@ pub(super) fn available(found: Found<'_>, controller: &str) -> Finding {
     if_mounted(found, |hierarchy| match &hierarchy.available {
         Ok(list) if list.has(controller) => yes("listed in the root's cgroup.controllers"),
         Ok(_) => no(format!(
-            "not in the root's cgroup.controllers: cgroup v1 has it, or it is disabled; \
-             boot with cgroup_no_v1=all, without cgroup_disable={controller}"
+            "not in the root's cgroup.controllers: cgroup v1 has it (boot with systemd.unified_cgroup_hierarchy=1; \
+             without systemd cgroup_no_v1=all), or it is disabled (boot without cgroup_disable={controller})"
         )),
         Err(error) => unknown(error),
     })

@@ -17,16 +17,21 @@ pub(crate) fn run(command: &mut Command) {
     );
 }
 
-/// Makes a small Debian of these packages (`--include=…`) in a directory. mmdebstrap starts no services.
+/// Debian 12.
+pub(crate) const BOOKWORM: &str = "bookworm";
+/// Debian 13.
+pub(crate) const TRIXIE: &str = "trixie";
+
+/// Makes a small Debian of this release with these packages (`--include=…`) in a directory. mmdebstrap starts no services.
 #[track_caller]
-pub(crate) fn debian(include: &str, tree: &Path) {
+pub(crate) fn debian(release: &str, include: &str, tree: &Path) {
     run(Command::new("mmdebstrap")
         .args(["--variant=minbase", include])
         .args(
             ["doc", "man", "locale"]
                 .map(|what| format!("--dpkgopt=path-exclude=/usr/share/{what}/*")),
         )
-        .arg("bookworm")
+        .arg(release)
         .arg(tree));
 }
 

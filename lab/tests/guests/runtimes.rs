@@ -1,5 +1,5 @@
-//! Containers of Docker and podman, and a unit, on a Debian under its own systemd: under their names, with the weights that
-//! were declared, before and after systemd is reloaded.
+//! Containers of Docker, podman and containerd, and a unit, on Debian 12 and 13 under their own systemd: under their names,
+//! with the weights that were declared, before and after systemd is reloaded; written back where that is wanted.
 //!
 //! The system is made once by mmdebstrap, beside the lab's kernels. Nothing is pulled: the image has busybox alone. Minutes
 //! under emulation: `make test-runtimes`.
@@ -12,7 +12,9 @@ use justitia_lab::LabDir;
 use justitia_lab::vm::VmSpec;
 use serde_json::Value;
 
+use super::commands::{BOOKWORM, TRIXIE};
 use super::package::debian::{Debian, INCLUDE, debian_of};
+use super::runtimes_fleet;
 
 /// For dockerd, containerd and five containers.
 const MEMORY: u64 = 2 << 30;
@@ -23,22 +25,36 @@ const START: Duration = Duration::from_secs(300);
 const DOCKER: [(&str, u64); 4] = [("web", 100), ("shop", 200), ("batch", 400), ("search", 800)];
 /// That of podman.
 const PODMAN: (&str, u64) = ("db", 300);
+/// That of containerd alone. `ctr` has no option for a weight: its specification says it.
+const CONTAINERD: (&str, u64) = ("mill", 250);
 /// The unit.
 const UNIT: (&str, u64) = ("mail.service", 700);
 
-/// Debian 12 with its runtimes.
-fn image(lab: &LabDir) -> PathBuf {
-    let include = format!("{INCLUDE},docker.io,podman,crun,busybox-static");
-    debian_of(lab, "debian-runtimes", &include, "2G")
+/// A Debian with its runtimes.
+pub(crate) fn image(lab: &LabDir, release: &str) -> PathBuf {
+    // Since Debian 13 Docker's client is a package of its own.
+    let (name, more) = match release {
+        BOOKWORM => ("debian-runtimes", ""),
+        _ => ("debian13-runtimes", ",docker-cli"),
+    };
+    let include = format!("{INCLUDE},docker.io,podman,crun,busybox-static{more}");
+    debian_of(lab, name, release, &include, "2G")
 }
 
+/// Docker's cgroup drivers.
+const SYSTEMD: &str = "systemd";
+const CGROUPFS: &str = "cgroupfs";
+
 /// Starts all of them. The guest has no network, and no module for overlays.
-fn start(debian: &Debian) {
-    debian.ok(r#"mkdir -p /debian/etc/docker /debian/small/bin && cp /debian/bin/busybox /debian/small/bin/
-        echo '{"iptables": false, "bridge": "none", "storage-driver": "vfs"}' >/debian/etc/docker/daemon.json
-        printf '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n' \
+fn start(debian: &Debian, driver: &str) {
+    debian.ok(&format!(r#"mkdir -p /debian/etc/docker /debian/small/bin && cp /debian/bin/busybox /debian/small/bin/
+        echo '{{"iptables": false, "bridge": "none", "storage-driver": "vfs", "exec-opts": ["native.cgroupdriver={driver}"]}}' \
+            >/debian/etc/docker/daemon.json"#));
+    debian.ok(r#"printf '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n' \
             >/debian/etc/containers/storage.conf"#);
-    debian.ok_within(START, "/root/deb systemctl start docker");
+    // It has failed at the boot, as it had no configuration.
+    let restart = "systemctl stop docker.socket docker; systemctl reset-failed docker; systemctl start docker";
+    debian.ok_within(START, &format!("/root/deb sh -c '{restart}'"));
     let import = "/root/deb sh -c 'tar -C /small -c . >/small.tar && docker import /small.tar small && podman import /small.tar small'";
     println!("{}", debian.ok_within(START, import));
     debian.step("Docker runs");
@@ -51,20 +67,33 @@ fn start(debian: &Debian) {
     debian.ok_within(START, &format!(
         "/root/deb podman run -d --network none --name {name} --blkio-weight {weight} small /bin/busybox sleep 100000"
     ));
+    let (name, weight) = CONTAINERD;
+    debian.ok(&format!(
+        r#"cat >/debian/root/spec.json <<'END'
+{{"ociVersion":"1.0.2","process":{{"user":{{"uid":0,"gid":0}},"args":["/bin/busybox","sleep","100000"],"cwd":"/","env":[]}},
+"root":{{"path":"/small"}},"mounts":[{{"destination":"/proc","type":"proc","source":"proc"}}],
+"linux":{{"cgroupsPath":"/default/{name}","resources":{{"blockIO":{{"weight":{weight}}}}},
+"namespaces":[{{"type":"pid"}},{{"type":"mount"}},{{"type":"ipc"}},{{"type":"uts"}}]}}}}
+END"#
+    ));
+    debian.ok_within(
+        START,
+        &format!("/root/deb ctr run -d --config /root/spec.json {name}"),
+    );
     let (name, weight) = UNIT;
     debian.ok(&format!(
         "/root/deb systemd-run --unit={name} -p IOWeight={weight} sleep 100000"
     ));
     debian.step("the containers run");
-    println!("{}", debian.ok("/root/deb sh -c 'docker --version; podman --version; crun --version | head -n 1; runc --version | head -n 1; systemctl --version | head -n 1; uname -r'"));
+    println!("{}", debian.ok("/root/deb sh -c 'docker --version; docker info 2>/dev/null | grep -i cgroup; podman --version; containerd --version; crun --version | head -n 1; runc --version | head -n 1; systemctl --version | head -n 1; uname -r'"));
     println!("{}", standing(debian));
 }
 
 /// What stands in the kernel.
 fn standing(debian: &Debian) -> String {
     debian.ok(
-        "cd /sys/fs/cgroup && for f in */docker-*/io*.weight */libpod-*/container/io*.weight */mail.service/io*.weight; do
-            echo $(echo $f | cut -c 1-40) ${f##*/}: $(head -n 1 $f); done",
+        "cd /sys/fs/cgroup && for f in */docker-[4-f]*/io*.weight docker/*/io*.weight */libpod-[4-f]*/container/io*.weight */mail.service/io*.weight default/*/io*.weight; do
+            [ ! -e $f ] || echo $(echo $f | cut -c 1-40) ${f##*/}: $(head -n 1 $f); done",
     )
 }
 
@@ -73,7 +102,9 @@ fn told(status: &Value) -> BTreeMap<String, (u64, String)> {
     let tenants = status["tenants"].as_array().unwrap().iter();
     let of_interest = |tenant: &&Value| {
         let kind = tenant["kind"].as_str().unwrap_or_default();
-        tenant["part"].is_null() && (kind.ends_with("_container") || tenant["name"] == UNIT.0)
+        let name = tenant["name"].as_str().unwrap_or_default();
+        let others = runtimes_fleet::is_one(name);
+        tenant["part"].is_null() && !others && (kind.ends_with("_container") || name == UNIT.0)
     };
     tenants
         .filter(of_interest)
@@ -87,7 +118,7 @@ fn told(status: &Value) -> BTreeMap<String, (u64, String)> {
 
 /// What it should tell.
 fn expected() -> BTreeMap<String, (u64, String)> {
-    let containers = DOCKER.into_iter().chain([PODMAN]);
+    let containers = DOCKER.into_iter().chain([PODMAN, CONTAINERD]);
     let containers =
         containers.map(|(name, weight)| (name.to_owned(), (weight, "runtime".to_owned())));
     let unit = (UNIT.0.to_owned(), (UNIT.1, "unit".to_owned()));
@@ -159,9 +190,8 @@ END
     );
 }
 
-#[test]
-#[ignore = "minutes under emulation: make test-runtimes"]
-fn containers_keep_their_names_and_weights_over_a_reload() {
+/// A machine for them, with an agent installed and all of them started; the package reloads systemd.
+fn booted(release: &str, driver: &str) -> Debian {
     let lab = LabDir::find().unwrap();
     let machine = VmSpec {
         memory: MEMORY,
@@ -169,46 +199,149 @@ fn containers_keep_their_names_and_weights_over_a_reload() {
         cmdline: "apparmor=0".to_owned(),
         ..VmSpec::default()
     };
-    let debian = Debian::boot_of(&lab, &image(&lab), machine);
-    start(&debian);
-    // This reloads systemd, too.
-    debian.ok("/root/deb dpkg -i /packages/first.deb && /root/deb systemctl start justitia");
-    let status = names_and_weights(&debian);
+    let debian = Debian::boot_of(&lab, &image(&lab, release), machine);
+    start(&debian, driver);
+    debian.ok("/root/deb dpkg -i /packages/first.deb");
+    debian
+}
+
+/// Names and weights are told after the start, and after reloads.
+fn names_and_weights_stay(debian: &Debian) {
+    let status = names_and_weights(debian);
     println!(
         "told {:.1} s after the agent's start\n{}",
         status["uptime"].as_f64().unwrap(),
-        standing(&debian)
+        standing(debian)
     );
-    let web = status["tenants"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|t| t["name"] == "web");
-    let web = web.unwrap();
+    let mut tenants = status["tenants"].as_array().unwrap().iter();
+    let web = tenants.find(|t| t["name"] == "web").unwrap();
     assert_eq!(
         (&web["image"], &web["labels"][0]),
         (&"small".into(), &"tier=front".into())
     );
     println!(
         "{}",
-        debian.ok("/root/deb justitia status; /root/deb justitia explain search")
+        debian.ok("/root/deb justitia doctor; /root/deb justitia status; /root/deb justitia explain search")
     );
-
     for round in 0..2 {
         debian.ok("/root/deb systemctl daemon-reload");
         std::thread::sleep(Duration::from_secs(3));
-        let status = names_and_weights(&debian);
+        let status = names_and_weights(debian);
         println!(
             "after reload {round}: {:?}\n{}",
             told(&status),
-            standing(&debian)
+            standing(debian)
         );
         // What systemd believes of a unit is what was declared.
         assert!(!drifts(&status, UNIT.0));
     }
+}
 
-    what_changes_is_followed(&debian);
+/// With `[weights] restore` the kernel has what was declared, over reloads, and what stood there at the end.
+fn weights_are_written_back(debian: &Debian) {
+    let restore = |on: bool| {
+        debian.ok(&format!(
+            "mkdir -p /debian/etc/justitia/justitia.toml.d
+            printf '[weights]\\nrestore = {on}\\n' >/debian/etc/justitia/justitia.toml.d/weights.toml
+            /root/deb systemctl reload justitia"
+        ));
+    };
+    let stand = |weight: u64| {
+        debian.within(
+            60,
+            &format!("cat /sys/fs/cgroup/system.slice/docker-$(/root/deb docker inspect -f '{{{{.Id}}}}' batch).scope/io*.weight | grep -w {weight}"),
+        );
+    };
+    restore(true);
+    for _ in 0..2 {
+        stand(400);
+        debian.ok("/root/deb systemctl daemon-reload");
+        std::thread::sleep(Duration::from_secs(2));
+    }
+    stand(400);
+    let status = debian.status();
+    let drifting: Vec<&str> = DOCKER
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| drifts(&status, name))
+        .collect();
+    assert_eq!(drifting, Vec::<&str>::new(), "{}", standing(debian));
+    println!("written back:\n{}", standing(debian));
+    restore(false);
+    stand(100);
+    assert!(drifts(&debian.status(), "batch"));
+    debian.ok("rm /debian/etc/justitia/justitia.toml.d/weights.toml");
+    debian.step("weights are written back");
+}
+
+/// `docker update` of shares of the processor and of the weight under systemd's driver: runc tells systemd `CPUWeight=` and the
+/// cgroup alone the other. The new weight counts, and over a reload, and systemd has reset nothing of the agent's.
+fn updates_count(debian: &Debian) {
+    debian.ok_within(
+        START,
+        "/root/deb docker update --cpu-shares 512 --blkio-weight 150 shop",
+    );
+    debian.within(60, "/root/deb justitia status --json | grep -A 12 '\"name\": \"shop\"' | grep '\"weight\": 150,'");
+    let path =
+        "/sys/fs/cgroup/system.slice/docker-$(/root/deb docker inspect -f '{{.Id}}' shop).scope";
+    println!("{}", debian.ok(&format!("cd {path} && head -n 1 cpu.weight io*.weight; /root/deb systemctl show -p CPUWeight -p IOWeight $(basename {path})")));
+    let is_told = "/root/deb justitia status --json | grep -A 12 '\"name\": \"shop\"' | grep '\"weight\": 150,'";
+    debian.ok(&format!(
+        "/root/deb systemctl daemon-reload; sleep 3; {is_told}"
+    ));
+    println!(
+        "after a reload: {}",
+        debian.ok(&format!("cd {path} && head -n 1 cpu.weight io*.weight"))
+    );
+    debian.ok_within(START, "/root/deb docker update --blkio-weight 200 shop");
+    debian.step("updates count");
+}
+
+/// What every runtime's tests end with.
+fn no_file_was_missed(debian: &Debian) {
     let errors = &debian.status()["agent_usage"]["identity_errors"];
     assert_eq!(errors, &Value::from(0), "files that should have been read");
     debian.step("done");
+}
+
+#[test]
+#[ignore = "minutes under emulation: make test-runtimes"]
+fn containers_keep_their_names_and_weights_over_a_reload() {
+    let debian = booted(BOOKWORM, SYSTEMD);
+    let fleet = runtimes_fleet::start(&debian);
+    debian.ok("/root/deb systemctl start justitia");
+    runtimes_fleet::is_told(&debian, &fleet);
+    names_and_weights_stay(&debian);
+    updates_count(&debian);
+    weights_are_written_back(&debian);
+    what_changes_is_followed(&debian);
+    no_file_was_missed(&debian);
+}
+
+#[test]
+#[ignore = "minutes under emulation: make test-runtimes"]
+fn they_do_so_on_debian_13() {
+    let debian = booted(TRIXIE, SYSTEMD);
+    debian.ok("/root/deb systemctl start justitia");
+    names_and_weights_stay(&debian);
+    weights_are_written_back(&debian);
+    no_file_was_missed(&debian);
+}
+
+#[test]
+#[ignore = "minutes under emulation: make test-runtimes"]
+fn they_do_so_with_dockers_cgroupfs_driver() {
+    let debian = booted(BOOKWORM, CGROUPFS);
+    debian.ok("/root/deb systemctl start justitia");
+    names_and_weights_stay(&debian);
+    let status = debian.status();
+    let mut tenants = status["tenants"].as_array().unwrap().iter();
+    let web = tenants.find(|t| t["name"] == "web").unwrap();
+    assert!(
+        web["path"].as_str().unwrap().starts_with("docker/"),
+        "{web:#}"
+    );
+    // systemd knows nothing of these cgroups, and so resets nothing.
+    assert!(!drifts(&status, "web"));
+    no_file_was_missed(&debian);
 }

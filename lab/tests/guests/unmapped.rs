@@ -113,7 +113,7 @@ pub(crate) fn image(lab: &LabDir) -> PathBuf {
         run(Command::new("cargo")
             .args(["vendor", "-q"])
             .current_dir(&fetch));
-        commands::debian(INCLUDE, &tree);
+        commands::debian(commands::BOOKWORM, INCLUDE, &tree);
         std::fs::create_dir(tree.join("src")).unwrap();
         run(Command::new("cp")
             .arg("-r")

@@ -84,7 +84,7 @@ impl Tree {
         self.write(&format!("{store}/containers.json"), &list);
         self.write(
             &format!("{store}/{ID}/userdata/config.json"),
-            &bundle(&path, "", weight),
+            &bundle(&path, r#""tier":"back""#, weight),
         );
     }
 

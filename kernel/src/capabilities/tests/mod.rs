@@ -53,9 +53,11 @@ const MISSING: &[(CapabilityId, &str, Break)] = &[
     (CapabilityId::Cgroup2Writable, "read-only", |m| {
         m.mount("ro", "rw")
     }),
-    (CapabilityId::MemoryController, "cgroup_no_v1", |m| {
-        m.write("cgroup/cgroup.controllers", "io\n")
-    }),
+    (
+        CapabilityId::MemoryController,
+        "systemd.unified_cgroup_hierarchy=1",
+        |m| m.write("cgroup/cgroup.controllers", "io\n"),
+    ),
     (CapabilityId::MemoryEnabled, "echo +memory", |m| {
         m.write("cgroup/cgroup.subtree_control", "\n")
     }),

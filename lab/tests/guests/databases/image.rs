@@ -42,7 +42,7 @@ pub(crate) fn image(lab: &LabDir) -> PathBuf {
 
 /// Nothing of it runs when this is done: mmdebstrap starts no services, and PostgreSQL's server takes its input from here.
 fn debian(tree: &Path) {
-    commands::debian(INCLUDE, tree);
+    commands::debian(commands::BOOKWORM, INCLUDE, tree);
     let script = tree.join("tmp/fill.sh");
     std::fs::write(&script, FILL).unwrap();
     run(Command::new("chroot")

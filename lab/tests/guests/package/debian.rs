@@ -16,17 +16,23 @@ pub(crate) fn image(path: &Path, size: &str, files: &Path) {
 
 /// A Debian with systemd, made if it is not there yet.
 pub(crate) fn debian(lab: &LabDir) -> PathBuf {
-    debian_of(lab, "debian", INCLUDE, "400M")
+    debian_of(lab, "debian", commands::BOOKWORM, INCLUDE, "400M")
 }
 
-/// The same of these packages (`--include=…`), in a directory of the lab, and of this size.
-pub(crate) fn debian_of(lab: &LabDir, name: &str, include: &str, size: &str) -> PathBuf {
+/// The same of this release and these packages (`--include=…`), in a directory of the lab, and of this size.
+pub(crate) fn debian_of(
+    lab: &LabDir,
+    name: &str,
+    release: &str,
+    include: &str,
+    size: &str,
+) -> PathBuf {
     let dir = lab.dir(name).unwrap();
     let image_file = dir.join("root.img");
     if !image_file.exists() {
         let root = tempfile::tempdir_in(&dir).unwrap();
         let tree = root.path().join("root");
-        commands::debian(include, &tree);
+        commands::debian(release, include, &tree);
         let unfinished = root.path().join("root.img");
         image(&unfinished, size, &tree);
         std::fs::rename(unfinished, &image_file).unwrap();

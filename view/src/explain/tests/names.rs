@@ -199,6 +199,7 @@ fn a_container_is_explained_with_what_was_declared_and_what_the_kernel_has() {
         &[
             "drift: neither is what was declared",
             "Justitia divides by what was declared",
+            "`[weights] restore = true`",
         ],
     );
     // A line cannot be forged by a name.

@@ -1,74 +1,44 @@
-//! `doctor`: what this host can do.
+//! Everything that is known of a host, fact by fact: `doctor --all`.
 
 use std::path::Path;
-use std::process::ExitCode;
 
-use anyhow::Context;
-use clap::Args;
 use justitia_agent::config::DEFAULT_PATH;
-use justitia_agent::device::credits::{DiskSupport, disk_support};
+use justitia_agent::device::credits::DiskSupport;
+use justitia_common::command::out;
 use justitia_kernel::capabilities::{
-    Capabilities, CapabilityId, FeatureSupport, Paths, State, SupportLevel,
+    Capabilities, CapabilityId, FeatureSupport, State, SupportLevel,
 };
-use justitia_kernel::cgroup::CgroupFs;
-use justitia_kernel::probes::{IoProbes, Limits, Probe, ProbeError, ProbeStatus};
+use justitia_kernel::probes::{Probe, ProbeError, ProbeStatus};
 use justitia_kernel::release::KernelVersion;
 
-use justitia_common::command::out;
+use super::host::Host;
+use super::text::{mark, paragraph};
 
-/// Show what this host supports, and which features work here, fully or with limits.
-///
-/// Nothing is changed. First come the facts: kernel, cgroup controllers, probes, disks; `yes`, `no`, `?` where it cannot be
-/// known, `n/a` where it does not apply. Then each feature with the facts that limit it. Run it as root: what another user
-/// may not read counts as missing.
-///
-/// Exit code: 0 if every feature that is on by default works, 2 if one cannot work.
-#[derive(Args)]
-pub(crate) struct Doctor {
-    /// As JSON, with all fields
-    #[arg(long)]
-    json: bool,
-}
-
-pub(crate) fn doctor(args: &Doctor) -> anyhow::Result<ExitCode> {
-    let capabilities = Capabilities::detect(&Paths::default());
-    let features = capabilities.features();
-    let disks = disks()?;
-    let probes = IoProbes::attach(&Limits::default()).map(|probes| probes.status());
-    if args.json {
-        let probes = probes.map_err(|error| error.to_string());
-        let all = serde_json::json!({
-            "capabilities": capabilities.all(), "features": features, "probes": probes, "disks": disks,
-        });
-        out::line(out::json(&all)?);
-    } else {
-        for capability in capabilities.all() {
-            let text = format!("{}: {}", capability.id.title(), capability.reason);
-            out::print(paragraph(mark(capability.state), &text));
-        }
-        out::line("\nWhat applications get, by eBPF:");
-        out::print(probe_lines(&probes));
-        let mglru = capabilities.state(CapabilityId::Mglru) == State::Yes;
-        let (state, text) = use_known(&probes, mglru);
-        out::print(paragraph(mark(state), &text));
-        out::line("\nUnmapped page cache, with a cap ([unmapped]):");
-        let (state, text) = unmapped_by(&capabilities, Path::new(DAMON));
-        out::print(paragraph(mark(state), &text));
-        out::line("\nDisks, with device bandwidth ([io]) enabled:");
-        out::print(divided(&disks));
-        out::line("");
-        features.iter().for_each(|f| out::print(feature_lines(f)));
-        let systemd = std::path::Path::new("/run/systemd/system").is_dir();
-        out::print(paragraph(mark(state_of(systemd)), after_a_kill(systemd)));
+/// Prints all of it.
+pub(super) fn print(host: &Host) {
+    let capabilities = &host.capabilities;
+    for capability in capabilities.all() {
+        let text = format!("{}: {}", capability.id.title(), capability.reason);
+        out::print(paragraph(mark(capability.state), &text));
     }
-    let unavailable =
-        |f: &FeatureSupport| f.level == SupportLevel::Unavailable && f.switch.is_none();
-    let unavailable = features.iter().any(unavailable);
-    Ok(if unavailable {
-        ExitCode::from(2)
-    } else {
-        ExitCode::SUCCESS
-    })
+    out::line("\nWhat applications get, by eBPF:");
+    out::print(probe_lines(&host.probes));
+    let mglru = capabilities.state(CapabilityId::Mglru) == State::Yes;
+    let (state, text) = use_known(&host.probes, mglru);
+    out::print(paragraph(mark(state), &text));
+    out::line("\nUnmapped page cache, with a cap ([unmapped]):");
+    let (state, text) = unmapped_by(capabilities, Path::new(DAMON));
+    out::print(paragraph(mark(state), &text));
+    out::line("\nDisks, with device bandwidth ([io]) enabled:");
+    out::print(divided(&host.disks));
+    out::line("");
+    host.features
+        .iter()
+        .for_each(|f| out::print(feature_lines(f)));
+    out::print(paragraph(
+        mark(state_of(host.systemd)),
+        after_a_kill(host.systemd),
+    ));
 }
 
 /// How the agent learns what tenants use of their page cache.
@@ -132,16 +102,6 @@ const fn after_a_kill(systemd: bool) -> &'static str {
     }
 }
 
-/// Every block device, and whether device bandwidth is divided there.
-fn disks() -> anyhow::Result<Vec<DiskSupport>> {
-    let qos = CgroupFs::discover()
-        .ok()
-        .map(|fs| fs.root().full_path().join("io.cost.qos"));
-    let qos = qos.and_then(|path| std::fs::read_to_string(path).ok());
-    let disks = disk_support(Path::new("/sys"), &qos.unwrap_or_default());
-    disks.context("block devices, in /sys/block")
-}
-
 /// Those that are divided, and those that are not: one paragraph a reason.
 fn divided(disks: &[DiskSupport]) -> String {
     let mut groups: Vec<(Option<&String>, Vec<String>)> = Vec::new();
@@ -165,15 +125,6 @@ fn divided(disks: &[DiskSupport]) -> String {
         }
     });
     told.collect()
-}
-
-const fn mark(state: State) -> &'static str {
-    match state {
-        State::Yes => "yes",
-        State::No => "no",
-        State::Unknown => "?",
-        State::NotApplicable => "n/a",
-    }
 }
 
 /// The probes that work, and those that do not: one paragraph a reason.
@@ -228,36 +179,10 @@ fn feature_lines(support: &FeatureSupport) -> String {
     out
 }
 
-/// How wide a line may be.
-const WIDTH: usize = 100;
-
-/// `text` in lines beside `mark`; a blank at its beginning indents it further.
-fn paragraph(mark: &str, text: &str) -> String {
-    let deeper = text.len() - text.trim_start().len();
-    let indent = " ".repeat(6 + deeper);
-    let mut out = format!("{mark:>4}  {}", " ".repeat(deeper));
-    let mut column = indent.len();
-    for (n, word) in text.split_whitespace().enumerate() {
-        let width = word.chars().count();
-        if n > 0 && column + 1 + width > WIDTH {
-            out.push('\n');
-            out += &indent;
-            column = indent.len();
-        } else if n > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out += word;
-        column += width;
-    }
-    out.push('\n');
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_kernel::capabilities::Feature;
+    use justitia_kernel::capabilities::{Feature, Paths};
 
     #[test]
     fn the_same_reason_is_told_once() {
@@ -376,12 +301,5 @@ mod tests {
             "{without}"
         );
         assert!(without.contains("`justitia reset`"), "{without}");
-    }
-
-    #[test]
-    fn lines_are_not_too_long() {
-        let text = paragraph("no", &"word ".repeat(100));
-        assert!(text.lines().count() > 4 && text.lines().all(|l| l.len() <= WIDTH));
-        assert!(text.starts_with("  no  word") && text.contains("\n      word"));
     }
 }

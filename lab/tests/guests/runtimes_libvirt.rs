@@ -1,0 +1,89 @@
+//! A virtual machine of libvirt on Debian 12, which QEMU emulates inside the emulated guest: it is created paused, as its cgroup
+//! and libvirt's files are what counts. Minutes under emulation: `make test-runtimes`.
+
+use std::time::Duration;
+
+use justitia_lab::LabDir;
+use justitia_lab::vm::VmSpec;
+use serde_json::Value;
+
+use super::commands::BOOKWORM;
+use super::package::debian::{Debian, INCLUDE, debian_of};
+
+const PACKAGES: &str = "systemd-container,libvirt-daemon,libvirt-daemon-driver-qemu,libvirt-daemon-system,libvirt-clients,qemu-system-x86";
+const START: Duration = Duration::from_secs(300);
+
+/// What `justitia status` says of the machine.
+fn domain(debian: &Debian) -> Option<Value> {
+    let status = debian.status();
+    let mut tenants = status["tenants"].as_array().unwrap().iter();
+    let found = tenants.find(|t| t["kind"] == "domain" && t["part"].is_null());
+    found.cloned()
+}
+
+#[track_caller]
+fn has(debian: &Debian, weight: u64) -> Value {
+    for _ in 0..60 {
+        if let Some(found) = domain(debian).filter(|found| found["weight"] == weight) {
+            return found;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    panic!("{:#?}\n{}", domain(debian), debian.log());
+}
+
+#[test]
+#[ignore = "minutes under emulation: make test-runtimes"]
+fn a_machine_of_libvirt_has_its_name_and_its_weight() {
+    let lab = LabDir::find().unwrap();
+    let include = format!("{INCLUDE},{PACKAGES}");
+    let image = debian_of(&lab, "debian-libvirt", BOOKWORM, &include, "2G");
+    let machine = VmSpec {
+        memory: 1 << 30,
+        cmdline: "apparmor=0".to_owned(),
+        ..VmSpec::default()
+    };
+    let debian = Debian::boot_of(&lab, &image, machine);
+    debian.ok("cat >/debian/root/vm.xml <<'END'
+<domain type='qemu'><name>shop-1</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>
+<os><type arch='x86_64'>hvm</type></os>
+<blkiotune><weight>400</weight></blkiotune></domain>
+END
+        printf 'security_driver = \"none\"\\nuser = \"root\"\\ngroup = \"root\"\\n' >>/debian/etc/libvirt/qemu.conf");
+    debian.ok_within(START, "/root/deb systemctl start systemd-machined libvirtd");
+    debian.step("libvirtd runs");
+    debian.ok_within(
+        START,
+        "/root/deb virsh -c qemu:///system create --paused /root/vm.xml || { /root/deb journalctl -u libvirtd --no-pager -n 30; exit 1; }",
+    );
+    debian.step("the machine is there");
+    println!("{}", debian.ok("/root/deb sh -c 'virsh --version; qemu-system-x86_64 --version | head -n 1'; cd /sys/fs/cgroup/machine.slice && find . -name 'io*.weight' -exec grep -H . {} +"));
+    debian.ok("/root/deb dpkg -i /packages/first.deb && /root/deb systemctl start justitia");
+    let found = has(&debian, 400);
+    assert_eq!(
+        (&found["name"], &found["weight_source"]),
+        (&"shop-1".into(), &"runtime".into()),
+        "{found:#}"
+    );
+    println!("{found:#}\n{}", debian.ok("/root/deb justitia status; /root/deb justitia explain shop-1; /root/deb justitia doctor"));
+    debian.ok("/root/deb systemctl daemon-reload; sleep 3");
+    println!("after a reload: {:#}", has(&debian, 400)["declared"]);
+    debian.ok_within(
+        START,
+        "/root/deb virsh -c qemu:///system blkiotune shop-1 --weight 700",
+    );
+    println!("after another weight: {:#}", has(&debian, 700)["declared"]);
+    debian.ok("mkdir -p /debian/etc/justitia/justitia.toml.d; cat >/debian/etc/justitia/justitia.toml.d/vm.toml <<'END'
+[[tenant]]
+domain = \"shop-*\"
+weight = 55
+END
+        /root/deb systemctl reload justitia");
+    has(&debian, 55);
+    debian.ok_within(
+        START,
+        "/root/deb virsh -c qemu:///system destroy shop-1; sleep 3",
+    );
+    assert_eq!(domain(&debian), None);
+    debian.step("done");
+}
