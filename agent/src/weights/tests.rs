@@ -193,13 +193,43 @@ fn both_files_get_it_and_bfqs_what_it_takes() {
 #[test]
 fn in_a_delegated_subtree_weights_are_left_alone() {
     use std::os::unix::fs::PermissionsExt;
+    const ID: &str = "46ec00ce0123456789abcdef0123456789abcdef0123456789abcdef01234567";
     let mut host = Host::new(&[("io.weight", "default 100\n")]);
+    // Of a container its runtime's word counts there, too.
+    let scope = format!("docker-{ID}.scope");
+    std::fs::create_dir(host.path(&scope)).unwrap();
+    let state = format!("run/docker/runtime-runc/moby/{ID}/state.json");
+    std::fs::create_dir_all(host.path(&state).parent().unwrap()).unwrap();
+    for (path, text) in [
+        (
+            format!("{scope}/cgroup.controllers"),
+            "io memory\n".to_owned(),
+        ),
+        (format!("{scope}/cgroup.events"), "populated 1\n".to_owned()),
+        (format!("{scope}/io.weight"), "default 100\n".to_owned()),
+        (
+            state,
+            format!(
+                r#"{{"cgroup_paths":{{"":"/sys/fs/cgroup/{scope}"}},"config":{{"cgroups":{{"blkio_weight":400}}}}}}"#
+            ),
+        ),
+    ] {
+        std::fs::write(host.path(&path), text).unwrap();
+    }
+    let stands = |host: &Host| {
+        let weight = std::fs::read_to_string(host.path(&scope).join("io.weight")).unwrap();
+        weight.trim().to_owned()
+    };
     host.tick(true);
+    assert_eq!(stands(&host), "default 400");
     // The tree's own root is another's from now on.
     let open = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(host.path(""), open).unwrap();
     host.see_anew();
     host.tick(true);
-    assert_eq!(host.stands("io.weight"), "default 100");
+    let ids = host.cgroups.breadth_first();
+    let mut nodes = ids.iter().filter_map(|id| host.cgroups.get(*id));
+    assert!(nodes.any(|node| node.in_delegation && node.identity().declared.is_some()));
+    assert_eq!(stands(&host), "default 100");
     assert!(host.store.is_empty());
 }

@@ -35,7 +35,7 @@ tasks=/run/containerd/io.containerd.runtime.v2.task
 for n in 16 17 18 19 20; do
     i=$(id $n) pod=kubepods-burstable-pod0000000$n
     mkdir -p $tasks/k8s.io/$i $tasks/default/$i
-    echo "{\"annotations\":{\"io.kubernetes.cri.container-name\":\"app\",\"io.kubernetes.cri.sandbox-name\":\"pod-$n\",
+    echo "{\"annotations\":{\"io.kubernetes.cri.container-type\":\"container\",\"io.kubernetes.cri.container-name\":\"app\",\"io.kubernetes.cri.sandbox-name\":\"pod-$n\",
         \"io.kubernetes.cri.sandbox-namespace\":\"fleet\",\"io.kubernetes.cri.sandbox-uid\":\"0000000$n\"},
         \"linux\":{\"cgroupsPath\":\"$pod.slice:cri-containerd:$i\"}}" >$tasks/k8s.io/$i/config.json
     scope $pod.slice cri-containerd-$i.scope
