@@ -190,11 +190,10 @@ impl Writers {
 fn author(writer: &Writer, own: Option<&Process>) -> Author {
     let process = match writer {
         Writer::Process(process) => process,
-        // A shell, or a runtime that the kubelet or an engine has started: whether it applied again what was there or decided
-        // is told by the value alone.
+        // The first process does not end, and the kubelet hardly ever does: it was neither.
         Writer::Ended(pid) => {
             return Author {
-                kind: AuthorKind::Unknown,
+                kind: AuthorKind::Other,
                 name: format!("process {pid}, which has ended"),
             };
         }
@@ -289,17 +288,6 @@ mod tests {
     }
 
     #[test]
-    fn of_one_that_has_ended_the_value_decides() {
-        let ended = author(&Writer::Ended(7), Some(&process_of_agent()));
-        for (value, expected) in [
-            (Value::Known, Verdict::AgainUntil(UNKNOWN)),
-            (Value::New, Verdict::Yield),
-        ] {
-            assert_eq!(decide(ended.kind, value), expected, "{value:?}");
-        }
-    }
-
-    #[test]
     fn a_limit_counts_what_lies_within_it() {
         let begin = Instant::now();
         let mut limiter = ReapplyLimiter::default();
@@ -381,7 +369,7 @@ mod tests {
         let ended = author(&Writer::Ended(7), None);
         assert_eq!(
             (ended.kind, ended.name.as_str()),
-            (AuthorKind::Unknown, "process 7, which has ended")
+            (AuthorKind::Other, "process 7, which has ended")
         );
         assert_eq!(author(&Writer::Hidden, None).kind, AuthorKind::Unknown);
         let hostile = process(7, "/\u{1b}[31m", "/a\n");

@@ -96,7 +96,7 @@ fn a_property_is_a_policy_while_it_stands(debian: &Debian) {
     debian.step("a property is a policy while it stands");
 }
 
-/// Other values, and that which stood there before us; by a shell that is still there when its write is looked at.
+/// Other values, and that which stood there before us; by a shell that ends at once.
 fn what_a_shell_writes_is_left(debian: &Debian) {
     let mut left = 0;
     for _ in 0..10 {
@@ -104,7 +104,7 @@ fn what_a_shell_writes_is_left(debian: &Debian) {
             "n=0; for value in 0 5242880 0 5242880 0; do
                 /root/deb justitia take {KNOB} >/dev/null || exit 1
                 tries=0; until [ $(cat {LOW}) -gt 6291456 ]; do usleep 100000; tries=$((tries + 1)); [ $tries -lt 300 ] || exit 1; done
-                /root/deb sh -c \"echo $value >{LOW}; sleep 1\"; sleep 1
+                /root/deb sh -c \"echo $value >{LOW}\"; sleep 2
                 [ $(cat {LOW}) = $value ] && n=$((n + 1))
             done; echo $n"
         ));
