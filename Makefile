@@ -38,7 +38,7 @@ REPEAT := 1
 # Crates with fuzz targets. `make check` compiles these with the stable compiler; to run them takes a nightly one.
 FUZZED := kernel cache guest-protocol runtimes
 
-.PHONY: help deps build build-tests demo ordinary test lint check test-vm test-guest test-vms test-databases test-seeds test-sanitizer test-probes test-package test-runtimes dist soak screenshots reference fuzz-short cache-experiments
+.PHONY: help deps build build-tests demo ordinary test lint check test-vm test-guest test-vms test-databases test-seeds sim test-sanitizer test-probes test-package test-runtimes dist soak screenshots reference fuzz-short cache-experiments
 
 help:
 	@echo 'make demo        a stock kernel in a VM, conventional against Justitia: a table and target/lab/report.html'
@@ -51,6 +51,7 @@ help:
 	@echo 'make test-vms    memory between VMs, end to end: minutes'
 	@echo 'make test-databases   Redis, MariaDB and PostgreSQL in a guest that puts: a quarter of an hour'
 	@echo 'make test-seeds  the simulated hosts of the planners, with hundreds of seeds each: minutes'
+	@echo 'make sim         device bandwidth on a model of disks and page cache: tables'
 	@echo 'make test-sanitizer   the cache'"'"'s tests under AddressSanitizer'
 	@echo 'make test-probes   the eBPF probes against the truth, on every filesystem and kernel: minutes'
 	@echo 'make test-package  the Debian package under a real systemd in a VM: minutes'
@@ -136,6 +137,10 @@ test-seeds:
 	SEEDS=300 $(CARGO) test --release -p justitia-guest simulation
 	SEEDS=300 $(CARGO) test --release -p justitia-host --test simulation
 	SEEDS=600 $(CARGO) test --release -p justitia-cache --lib simulation
+
+# Tables: the model beside recorded guests.
+sim:
+	$(CARGO) test -q -p justitia-plant --test recorded -- --nocapture
 
 # The cache under AddressSanitizer, whose runtime the stable compiler brings along. `--target`: build scripts are built
 # without it. Skipped is an experiment of three seconds by the real clock: instrumented, its files are not there by then.

@@ -13,7 +13,7 @@ use justitia_checks::{
 
 /// The floors, from the lowest. A crate depends on those of lower floors only.
 const FLOORS: [&[&str]; 9] = [
-    &["share", "guest-protocol"],
+    &["share", "guest-protocol", "plant"],
     &["common/promtool", "kernel", "api"],
     &["runtimes"],
     &["cgroup-tree", "common"],

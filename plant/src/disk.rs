@@ -1,0 +1,379 @@
+//! A disk, and what schedules it.
+
+use std::collections::VecDeque;
+
+use crate::STEP;
+
+/// What schedules the disk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scheduler {
+    /// In the order of arrival, as `none`: whoever has more in the queue gets more.
+    Fifo,
+    /// BFQ: slices by weight. `leak` is the part of requests that it serves by turns instead (injection, requests merged
+    /// or already at the device), 0 to 1; 0.125 gives what guests of four direct writers have shown.
+    Bfq {
+        /// That part.
+        leak: f64,
+    },
+    /// io.cost with a fixed rate: budgets by weight, of which a tenant that does not use its own gives what it leaves
+    /// (block/blk-iocost.c). `model` is its idea of the disk as a part of what the disk does.
+    IoCost {
+        /// That part.
+        model: f64,
+    },
+}
+
+/// A disk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Disk {
+    /// Bytes per second.
+    pub bytes_per_second: f64,
+    /// Requests per second.
+    pub requests_per_second: f64,
+    /// Whether bytes and requests take time one after the other, or the slower of them counts.
+    pub additive: bool,
+    /// What schedules it.
+    pub scheduler: Scheduler,
+}
+
+impl Disk {
+    /// Limited by bytes alone.
+    #[must_use]
+    pub const fn new(bytes_per_second: f64, scheduler: Scheduler) -> Self {
+        Self {
+            bytes_per_second,
+            requests_per_second: 1e9,
+            additive: false,
+            scheduler,
+        }
+    }
+
+    fn time(&self, size: f64) -> f64 {
+        let (bytes, request) = (size / self.bytes_per_second, 1.0 / self.requests_per_second);
+        if self.additive {
+            bytes + request
+        } else {
+            bytes.max(request)
+        }
+    }
+}
+
+/// One tenant's line of `io.max`; `None` is `max`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes read per second.
+    pub rbps: Option<u64>,
+    /// Bytes written per second.
+    pub wbps: Option<u64>,
+    /// Reads per second.
+    pub riops: Option<u64>,
+    /// Writes per second.
+    pub wiops: Option<u64>,
+}
+
+impl Limits {
+    /// This part of so many bytes per second, read as well as written.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "float-to-int casts saturate"
+    )]
+    pub fn by_part(bytes_per_second: f64, part: f64) -> Self {
+        let limit = Some((bytes_per_second * part) as u64);
+        Self {
+            rbps: limit,
+            wbps: limit,
+            ..Self::default()
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) tenant: usize,
+    pub(crate) size: f64,
+    pub(crate) write: bool,
+    /// The thread that waits for it; none of writeback.
+    pub(crate) thread: Option<usize>,
+}
+
+/// Requests that the device takes from all together (tags).
+const TAGS: usize = 64;
+/// A slice of BFQ, seconds of the disk (`slice_async` and budgets of a disk of 60 MB/s are of that order).
+const SLICE: f64 = 0.04;
+/// So many times as much of writeback is served by turns.
+const WRITEBACK_LEAKS: f64 = 2.0;
+/// io.cost looks at who used what this often, seconds.
+const PERIOD: f64 = 0.05;
+/// io.cost lets so many times its model through (its margins): with a model of the disk's own speed guests have shown hardly
+/// any weights.
+const EXCESS: f64 = 1.37;
+/// What `io.max` lets through at once, seconds of a limit.
+const BURST: f64 = 0.02;
+
+/// What waits before the disk, of one tenant.
+#[derive(Debug, Default)]
+struct Lane {
+    limits: Limits,
+    /// Tokens of the limits: bytes read, bytes written, reads, writes; negative while a request is paid off.
+    tokens: [f64; 4],
+    /// Reads and writes that wait for them.
+    throttled: [VecDeque<Request>; 2],
+    /// Past the limits, before the scheduler.
+    waiting: VecDeque<Request>,
+    share: f64,
+    virtual_time: f64,
+    budget: f64,
+    /// Bytes that passed io.cost in this period.
+    used: f64,
+    in_use: f64,
+}
+
+/// The disk with its queues.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) disk: Disk,
+    lanes: Vec<Lane>,
+    device: VecDeque<Request>,
+    served: f64,
+    /// Whose slice it is, and how much of it is left.
+    slice: (usize, f64),
+    leaked: f64,
+    turn: usize,
+    period: f64,
+    virtual_time: f64,
+    pub(crate) busy: f64,
+}
+
+impl Queue {
+    pub(crate) fn new(disk: Disk, tenants: usize) -> Self {
+        Self {
+            disk,
+            lanes: (0..tenants).map(|_| Lane::default()).collect(),
+            device: VecDeque::new(),
+            served: 0.0,
+            slice: (0, 0.0),
+            leaked: 0.0,
+            turn: 0,
+            period: 0.0,
+            virtual_time: 0.0,
+            busy: 0.0,
+        }
+    }
+
+    pub(crate) fn set_limits(&mut self, tenant: usize, limits: Limits) {
+        self.lanes[tenant].limits = limits;
+    }
+
+    pub(crate) fn is_write_limited(&self, tenant: usize) -> bool {
+        let limits = self.lanes[tenant].limits;
+        limits.wbps.or(limits.wiops).is_some()
+    }
+
+    /// Whether a tenant has anything before the disk or at it.
+    pub(crate) fn has(&self, tenant: usize) -> bool {
+        let lane = &self.lanes[tenant];
+        lane.throttled.iter().any(|queue| !queue.is_empty())
+            || !lane.waiting.is_empty()
+            || self.device.iter().any(|request| request.tenant == tenant)
+    }
+
+    /// Each tenant's share by the weights of those that have something to do, down the tree.
+    pub(crate) fn set_shares(&mut self, shares: &[f64]) {
+        for (lane, share) in self.lanes.iter_mut().zip(shares) {
+            lane.share = *share;
+        }
+    }
+
+    pub(crate) fn submit(&mut self, request: Request) {
+        self.lanes[request.tenant].throttled[usize::from(request.write)].push_back(request);
+    }
+
+    /// Bytes that wait before the limits.
+    pub(crate) fn throttled_writes(&self, tenant: usize) -> f64 {
+        self.lanes[tenant].throttled[1].iter().map(|r| r.size).sum()
+    }
+
+    /// Requests past the limits that are not completed.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.device.len()
+            + self
+                .lanes
+                .iter()
+                .map(|lane| lane.waiting.len())
+                .sum::<usize>()
+    }
+
+    /// Drops what a tenant's threads wait for: they have ended.
+    pub(crate) fn forget_threads(&mut self, tenant: usize) {
+        let lane = &mut self.lanes[tenant];
+        let [reads, writes] = &mut lane.throttled;
+        for queue in [reads, writes, &mut lane.waiting] {
+            queue.retain(|r| r.thread.is_none());
+        }
+    }
+
+    /// One step: returns what passed the limits, which the kernel counts, and what is completed.
+    pub(crate) fn step(&mut self, passed: &mut Vec<Request>, completed: &mut Vec<Request>) {
+        for lane in &mut self.lanes {
+            release(lane, passed);
+        }
+        if let Scheduler::IoCost { model } = self.disk.scheduler {
+            self.donate(model);
+        }
+        if self.in_flight() > 0 {
+            self.busy += STEP;
+        }
+        self.served += STEP;
+        while let Some(request) = self.next() {
+            let time = self.disk.time(request.size);
+            if self.served < time {
+                self.device.push_front(request);
+                return;
+            }
+            self.served -= time;
+            completed.push(request);
+        }
+        self.served = 0.0;
+    }
+
+    fn next(&mut self) -> Option<Request> {
+        match self.disk.scheduler {
+            Scheduler::Bfq { leak } => {
+                if self.device.is_empty()
+                    && let Some(request) = self.next_of_bfq(leak)
+                {
+                    return Some(request);
+                }
+            }
+            Scheduler::Fifo | Scheduler::IoCost { .. } => self.fill(),
+        }
+        self.device.pop_front()
+    }
+
+    /// Fills the tags by turns.
+    fn fill(&mut self) {
+        let paid = matches!(self.disk.scheduler, Scheduler::IoCost { .. });
+        let lanes = self.lanes.len();
+        let mut refused = 0;
+        while self.device.len() < TAGS && refused < lanes {
+            self.turn = (self.turn + 1) % lanes;
+            let lane = &mut self.lanes[self.turn];
+            if (paid && lane.budget < 0.0) || lane.waiting.is_empty() {
+                refused += 1;
+                continue;
+            }
+            refused = 0;
+            if let Some(request) = lane.waiting.pop_front() {
+                lane.budget -= request.size;
+                lane.used += request.size;
+                self.device.push_back(request);
+            }
+        }
+    }
+
+    fn next_of_bfq(&mut self, leak: f64) -> Option<Request> {
+        let lanes = self.lanes.len();
+        self.leaked += leak;
+        if self.leaked >= 1.0 {
+            self.leaked -= 1.0;
+            for _ in 0..lanes {
+                self.turn = (self.turn + 1) % lanes;
+                if let Some(request) = self.lanes[self.turn].waiting.pop_front() {
+                    return Some(request);
+                }
+            }
+            return None;
+        }
+        let (mut of, mut left) = self.slice;
+        if left <= 0.0 || self.lanes[of].waiting.is_empty() {
+            of = (0..lanes)
+                .filter(|lane| !self.lanes[*lane].waiting.is_empty())
+                .min_by(|a, b| {
+                    let time =
+                        |lane: &usize| self.lanes[*lane].virtual_time.max(self.virtual_time - 1.0);
+                    time(a).total_cmp(&time(b))
+                })?;
+            left = SLICE;
+            // Who was away has not saved anything.
+            let lane = &mut self.lanes[of];
+            lane.virtual_time = lane.virtual_time.max(self.virtual_time - 1.0);
+            self.virtual_time = self.virtual_time.max(lane.virtual_time);
+        }
+        let lane = &mut self.lanes[of];
+        let request = lane.waiting.pop_front()?;
+        let time = self.disk.time(request.size);
+        lane.virtual_time += time / lane.share.max(1e-6);
+        self.slice = (of, left - time);
+        // What nobody waits for passes its weights more often: guests of buffered writers are further from them.
+        if request.thread.is_none() {
+            self.leaked += leak * (WRITEBACK_LEAKS - 1.0);
+        }
+        Some(request)
+    }
+
+    /// io.cost: budgets of a period, by what each used in the last.
+    fn donate(&mut self, model: f64) {
+        let rate = EXCESS * model * self.disk.bytes_per_second;
+        let refill = |lane: &mut Lane| {
+            lane.budget =
+                (lane.budget + rate * lane.in_use * STEP).min(rate * lane.in_use * PERIOD);
+        };
+        self.lanes.iter_mut().for_each(refill);
+        self.period += STEP;
+        if self.period < PERIOD {
+            return;
+        }
+        let mut given = 0.0;
+        let mut takers = 0.0;
+        for lane in &mut self.lanes {
+            let used = lane.used / self.period / rate;
+            // Who does not use up its budget leaves what it does not need, with a margin.
+            let donor = lane.waiting.is_empty() && used < 0.9 * lane.share;
+            lane.in_use = if donor {
+                (used * 1.25).min(lane.share)
+            } else {
+                lane.share
+            };
+            if donor {
+                given += lane.share - lane.in_use;
+            } else {
+                takers += lane.share;
+            }
+            lane.used = 0.0;
+        }
+        self.period = 0.0;
+        let unshared = 1.0 - self.lanes.iter().map(|lane| lane.share).sum::<f64>();
+        for lane in &mut self.lanes {
+            if lane.in_use >= lane.share && takers > 0.0 {
+                lane.in_use += (given + unshared.max(0.0)) * lane.share / takers;
+            }
+        }
+    }
+}
+
+/// What the limits of a tenant let through.
+fn release(lane: &mut Lane, passed: &mut Vec<Request>) {
+    let limits = lane.limits;
+    let all = [limits.rbps, limits.wbps, limits.riops, limits.wiops];
+    for (tokens, limit) in lane.tokens.iter_mut().zip(all) {
+        *tokens = limit.map_or(f64::INFINITY, |limit| {
+            let rate = f64::from(u32::try_from(limit).unwrap_or(u32::MAX));
+            let now = if tokens.is_finite() { *tokens } else { 0.0 };
+            (now + rate * STEP).min(rate * BURST)
+        });
+    }
+    for (kind, queue) in lane.throttled.iter_mut().enumerate() {
+        let (bytes, requests) = (kind, kind + 2);
+        while lane.tokens[bytes] >= 0.0
+            && lane.tokens[requests] >= 0.0
+            && let Some(request) = queue.pop_front()
+        {
+            lane.tokens[bytes] -= request.size;
+            lane.tokens[requests] -= 1.0;
+            passed.push(request);
+            lane.waiting.push_back(request);
+        }
+    }
+}
