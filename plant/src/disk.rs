@@ -7,7 +7,7 @@ use crate::STEP;
 /// What schedules the disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scheduler {
-    /// In the order of arrival, as `none`: whoever has more in the queue gets more.
+    /// In the order of arrival, as `none`: the tenant with more requests in the queue gets more.
     Fifo,
     /// BFQ: slices by weight. `leak` is the part of requests that it serves by turns instead (injection, requests merged
     /// or already at the device), 0 to 1; 0.125 gives what guests of four direct writers have shown.

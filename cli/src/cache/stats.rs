@@ -63,7 +63,7 @@ fn tables(stats: &Value) -> String {
     shown
 }
 
-fn count(of: &Value, name: &str) -> u64 {
+pub(super) fn count(of: &Value, name: &str) -> u64 {
     of[name].as_u64().unwrap_or(0)
 }
 
@@ -79,7 +79,7 @@ fn text(of: &Value, name: &str) -> String {
     of[name].as_str().unwrap_or("?").to_owned()
 }
 
-fn each<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+pub(super) fn each<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     of[name].as_array().into_iter().flatten()
 }
 
@@ -173,14 +173,23 @@ fn pool_row(vm: &Value, pool: &Value) -> Vec<String> {
 
 /// The columns of what has happened, from the counts by name.
 fn counted(of: impl Fn(&str) -> u64) -> [String; 5] {
+    let [hits, wait] = hits_and_wait(&of);
+    [
+        hits,
+        wait,
+        of("insertions").to_string(),
+        of("insertions_dropped").to_string(),
+        of("evictions").to_string(),
+    ]
+}
+
+/// The share of hits, and how long a read of the disk took, from the counts by name.
+pub(super) fn hits_and_wait(of: impl Fn(&str) -> u64) -> [String; 2] {
     let reads = of("disk_reads");
     let wait = (reads > 0).then(|| to_f64(of("disk_wait_us")) / to_f64(reads) / 1e6);
     [
         hit_percent(of("gets"), of("memory_hits") + of("ssd_hits")),
         latency(wait),
-        of("insertions").to_string(),
-        of("insertions_dropped").to_string(),
-        of("evictions").to_string(),
     ]
 }
 

@@ -1,9 +1,10 @@
 //! `justitia cache top`.
 
 use super::client::send;
+use super::stats::{count, each, hits_and_wait};
 use crate::watch::{Every, watch};
 use clap::Args;
-use justitia_api::units::{bytes, latency};
+use justitia_api::units::bytes;
 use justitia_cache::serve::ControlRequest;
 use justitia_common::command::flat;
 use justitia_share::num::{to_f64, to_u64};
@@ -40,18 +41,9 @@ pub(super) fn top(args: &Top) -> anyhow::Result<()> {
     })
 }
 
-/// Those of `key`, by name.
-fn each<'a>(of: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
-    of[key].as_array().into_iter().flatten()
-}
-
 fn named<'a>(of: &'a Value, key: &str, name: &Value) -> &'a Value {
     let found = each(of, key).find(|one| one["name"] == *name);
     found.unwrap_or(&Value::Null)
-}
-
-fn count(of: &Value, name: &str) -> u64 {
-    of[name].as_u64().unwrap_or(0)
 }
 
 /// What has happened since the last look: one that is new, or was made anew, has nothing before.
@@ -123,23 +115,15 @@ fn pool_row(name: String, old: &Value, pools: &[&Value], seconds: f64) -> Vec<St
     });
     let pairs = pairs.collect();
     let since = Since { pairs, seconds };
-    let (gets, hits) = (
-        since.of("gets"),
-        since.of("memory_hits") + since.of("ssd_hits"),
-    );
-    let reads = since.of("disk_reads");
-    let wait = (reads > 0).then(|| to_f64(since.of("disk_wait_us")) / to_f64(reads) / 1e6);
+    let [hits, wait] = hits_and_wait(|name| since.of(name));
     vec![
         name,
         held("memory_bytes"),
         held("ssd_bytes"),
         since.rate("gets"),
-        match gets {
-            0 => "-".to_owned(),
-            _ => format!("{:.1}", 100.0 * to_f64(hits) / to_f64(gets)),
-        },
+        hits,
         since.rate("disk_reads"),
-        latency(wait),
+        wait,
         since.rate("evictions"),
     ]
 }

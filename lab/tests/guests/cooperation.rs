@@ -15,9 +15,10 @@ use serde::Deserialize;
 use super::agent_guest::turn;
 use super::cache_daemon::program;
 use super::commands::run as run_here;
+use super::double_caching::{SOURCED, push_builds};
 use super::guest_host::{comes, run};
 use super::retry::retry_after_a_crash;
-use super::unmapped::image;
+use super::unmapped::{image, median};
 
 const MIB: u64 = 1 << 20;
 /// A search and a build under emulation, on a busy machine.
@@ -184,13 +185,8 @@ fn qemu_args(dir: &Path, index: usize, disk: &Path) -> Vec<String> {
     .to_vec()
 }
 
-/// What a script in a guest begins with.
-const SOURCED: &str = ". /root/build.sh; . /root/builds.sh";
-
 fn prepare(vm: &Vm, experiment: &Experiment, mode: &Mode) {
-    let push = |to: &str, text: &str| vm.guest().push(to, 0o644, text.as_bytes()).unwrap();
-    push("/root/build.sh", include_str!("unmapped/build.sh"));
-    push("/root/builds.sh", include_str!("double_caching/build.sh"));
+    push_builds(vm);
     run(
         vm,
         &format!("{SOURCED}; prepare; ballast {}", experiment.ballast_mib),
@@ -291,11 +287,6 @@ fn wait_for(vm: &Vm, script: &str) {
         assert!(begun.elapsed() < PATIENCE, "expected {script}");
         std::thread::sleep(Duration::from_secs(1));
     }
-}
-
-fn median(mut all: Vec<f64>) -> f64 {
-    all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
 }
 
 /// Modes in turn, so that what the machine does beside them is the same for all. `REPEATS=1` or `MODES=none,justitia` for less;

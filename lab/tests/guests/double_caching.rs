@@ -203,8 +203,15 @@ impl Host {
     }
 }
 
-/// What a script in the guest begins with.
-const SOURCED: &str = ". /root/build.sh; . /root/builds.sh";
+/// What a script in a guest begins with that has [`push_builds`].
+pub(crate) const SOURCED: &str = ". /root/build.sh; . /root/builds.sh";
+
+/// The functions with which Lua is built.
+pub(crate) fn push_builds(vm: &Vm) {
+    let push = |to: &str, text: &str| vm.guest().push(to, 0o644, text.as_bytes()).unwrap();
+    push("/root/build.sh", include_str!("unmapped/build.sh"));
+    push("/root/builds.sh", include_str!("double_caching/build.sh"));
+}
 
 /// A guest of this name with the disk mounted, in which what the mode takes runs.
 fn boot(experiment: &Experiment, mode: &Mode, host: &mut Host, name: &str) -> Vm {
@@ -219,9 +226,7 @@ fn boot(experiment: &Experiment, mode: &Mode, host: &mut Host, name: &str) -> Vm
         ..VmSpec::default()
     })
     .unwrap();
-    let push = |to: &str, text: &str| vm.guest().push(to, 0o644, text.as_bytes()).unwrap();
-    push("/root/build.sh", include_str!("unmapped/build.sh"));
-    push("/root/builds.sh", include_str!("double_caching/build.sh"));
+    push_builds(&vm);
     let ballast = experiment.ballast_mib;
     let agent = format!("prepare; ballast {ballast}; justitia guest >/run/guest.log 2>&1 &");
     run(&vm, &format!("{SOURCED}; {agent}\nsleep 1"));

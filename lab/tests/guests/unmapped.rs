@@ -137,7 +137,7 @@ fn seconds(text: &str) -> f64 {
     words.next().unwrap().parse().unwrap()
 }
 
-fn median(mut all: Vec<f64>) -> f64 {
+pub(crate) fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all[all.len() / 2]
 }
