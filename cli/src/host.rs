@@ -43,7 +43,7 @@ Beside QEMU:
   on the host:    justitia host run
 
 /etc/justitia/host.toml (none is needed):
-  headroom = \"10%\"          # of the host's memory, or a size: what is to stay available
+  headroom = \"10%\"          # of the host's memory, or of `most`, or a size: what is to stay available
   most = \"48GiB\"            # what all VMs together may hold, if less than the rest
   discover = true           # false: only the VMs below
   cache = \"/run/justitia/cache.sock\"   # control socket of `justitia cache serve`, for `justitia host duplicates`

@@ -11,14 +11,14 @@ use serde::{Deserialize, Deserializer};
 
 /// Where it is looked for.
 pub const DEFAULT_PATH: &str = "/etc/justitia/host.toml";
-/// Per cent of the host's memory that stay available, unless configured. What guests allocate within seconds has to fit.
+/// Per cent that stay available, unless configured. What guests allocate within seconds has to fit.
 const HEADROOM: u64 = 10;
 
 /// What is configured.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// What is to stay available on the host.
+    /// What is to stay available on the host, of what all VMs together may hold.
     #[serde(deserialize_with = "headroom")]
     pub headroom: Headroom,
     /// What all VMs together may hold, bytes, if the host has other uses for the rest.
@@ -40,7 +40,7 @@ pub struct Config {
 /// What is to stay available on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headroom {
-    /// Per cent of its memory, 1 to 90.
+    /// Per cent of its memory, or of `most` if that is less, 1 to 90.
     Percent(u64),
     /// Bytes.
     Bytes(u64),
@@ -101,6 +101,12 @@ impl Config {
         Self::parse(&text)
     }
 
+    /// The memory that there is for VMs on a host of `total` bytes.
+    #[must_use]
+    pub fn memory(&self, total: u64) -> u64 {
+        self.most.map_or(total, |most| most.min(total))
+    }
+
     fn parse(text: &TomlFile) -> Result<Self, ConfigError> {
         let mut report = Report::new(text);
         let mut table = report.parse();
@@ -122,7 +128,7 @@ impl Config {
 }
 
 impl Headroom {
-    /// In bytes, on a host with so much memory.
+    /// In bytes, of so much memory.
     #[must_use]
     pub const fn of(self, total: u64) -> u64 {
         match self {
@@ -188,6 +194,11 @@ mod tests {
         assert_eq!(served.metrics, "[::1]:9743".parse().ok());
         assert_eq!(parse("").unwrap(), Config::default());
         assert_eq!(Headroom::Percent(10).of(1000), 100);
+        let bounded = parse("most = \"2GiB\"\n").unwrap();
+        assert_eq!(
+            [1 << 30, 8 << 30].map(|of| bounded.memory(of)),
+            [1 << 30, 2 << 30]
+        );
     }
 
     #[test]

@@ -263,6 +263,7 @@ impl Daemon {
             seen.push((*process, vm));
         }
         let (total, available) = self.memory;
+        let total = self.options.config.memory(total);
         let held: u64 = seen.iter().map(|(_, vm): &(_, LawVm)| vm.resident).sum();
         let most = self.options.config.most;
         let left = most.map(|most| most.saturating_sub(held));
@@ -277,6 +278,7 @@ impl Daemon {
         let (processes, vms): (Vec<Process>, Vec<LawVm>) = seen.into_iter().unzip();
         self.plan = self.law.decide(now, host, &vms);
         self.planned = processes;
+        tracing::trace!(now, ?host, plan = ?self.plan, ?vms, "planned");
         self.act(now);
         Ok(())
     }

@@ -25,8 +25,11 @@ const LOOK_MS: u64 = 500;
 const LOOK_SELDOM_MS: u64 = 10_000;
 /// After a failure the monitor or the channel is tried again after so long, milliseconds.
 const RETRY_MS: u64 = 5000;
-/// How often is looked what QEMU holds itself, milliseconds: the kernel walks its page tables for that.
-const OWN_MS: u64 = 30_000;
+/// What QEMU holds itself is looked at so often, milliseconds, and so seldom that it takes a hundredth of the time at most: the
+/// kernel walks its page tables for that. An emulator translates hundreds of MiB of code within seconds.
+const OWN_LEAST_MS: u64 = 1000;
+const OWN_MOST_MS: u64 = 30_000;
+const OWN_PARTS: u64 = 100;
 /// What guest and host cache both is looked at so often at most, milliseconds.
 const DUPLICATES_MS: u64 = 5000;
 /// The balloon's statistics are made so often while they are needed, seconds.
@@ -243,8 +246,10 @@ impl Worker {
             lock(&self.seen).resident = held;
             let now = self.common.now();
             if self.own_at <= now {
-                self.own_at = now + OWN_MS;
-                lock(&self.seen).own = own(pid, self.found.ram);
+                let own = own(pid, self.found.ram);
+                let took = self.common.now() - now;
+                self.own_at = now + (took * OWN_PARTS).clamp(OWN_LEAST_MS, OWN_MOST_MS);
+                lock(&self.seen).own = own;
             }
             self.listen();
             self.look_at_balloon();

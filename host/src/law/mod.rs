@@ -39,6 +39,9 @@ const URGENT_MS: u64 = 5000;
 /// be taken again.
 const SPARE_PARTS: u64 = 2;
 
+/// A balloon of a guest that answers is not inflated for less than this part of the headroom.
+const BEARABLE_PARTS: u64 = 4;
+
 /// The law, with what it remembers of each VM.
 #[derive(Clone, Debug, Default)]
 pub struct Law {
@@ -131,6 +134,7 @@ impl Law {
             capacity,
             urgent,
             shortage: needed.saturating_sub(host.available).saturating_sub(coming),
+            bearable: host.headroom / BEARABLE_PARTS,
         }
     }
 
@@ -152,6 +156,10 @@ impl Law {
                 continue;
             };
             if step < STEP_LEAST {
+                continue;
+            }
+            // It has given what it has: hiding free memory from it as well is worse than a little less headroom.
+            if vm.guest.is_some() && !place.heeds && !urgent && plan.shortage <= plan.bearable {
                 continue;
             }
             let balloon = if place.heeds {

@@ -121,17 +121,33 @@ fn an_agent_that_does_not_give_is_not_asked_again_and_its_balloon_is_the_last_re
             ..balloon
         });
         let vms = [one, vm(2, 850, 50, 800)];
-        assert_eq!(asked(&decide(&mut law, 0, 150, &vms)).len(), 1);
+        assert_eq!(asked(&decide(&mut law, 0, 140, &vms)).len(), 1);
         law.answered(250, 1, 0);
-        let plan = decide(&mut law, 500, 150, &vms);
+        let plan = decide(&mut law, 500, 140, &vms);
         let inflated = plan.decisions.iter().find(|decision| decision.vm == 1);
         assert_eq!(inflated.is_some(), expected, "{plan:?}");
         if let Some(decision) = inflated {
             assert_eq!(
                 (decision.order, decision.why),
-                (Order::Balloon(974 * MIB), Why::Unheeded)
+                (Order::Balloon(964 * MIB), Why::Unheeded)
             );
         }
+    }
+}
+
+/// Its balloon is left as it is while the host lacks a quarter of its headroom at most.
+#[test]
+fn a_guest_that_answers_is_not_squeezed_for_a_little_headroom() {
+    for (available, expected) in [(150, false), (149, true)] {
+        let mut law = Law::default();
+        let mut one = vm(1, 900, 50, 0);
+        one.balloon = balloon(900);
+        let vms = [one, vm(2, 850, 50, 800)];
+        decide(&mut law, 0, available, &vms);
+        law.answered(250, 1, 0);
+        let plan = decide(&mut law, 500, available, &vms);
+        let inflated = plan.decisions.iter().any(|decision| decision.vm == 1);
+        assert_eq!(inflated, expected, "{plan:?}");
     }
 }
 

@@ -155,6 +155,8 @@ pub struct Plan {
     pub urgent: bool,
     /// What the host lacks, growth of the next seconds included, and without what is on its way.
     pub shortage: u64,
+    /// So much of it is no reason to inflate the balloon of a guest that answers.
+    pub bearable: u64,
 }
 
 impl Vm {
