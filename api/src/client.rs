@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::Status;
+use crate::control::control_path;
 
 /// An answer is not longer than this, bytes (5,000 tenants are about 2 MiB).
 pub const MAX_ANSWER_BYTES: usize = 16 << 20;
@@ -13,6 +14,15 @@ pub const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// How long [`ask`] waits for an answer. On a busy host the agent may get little of the processor, and while it starts it
 /// answers nobody.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Whether the agent with the status socket `path` is starting: it listens there from its beginning, and at its control
+/// socket once it answers. A dead agent's sockets take no connection.
+#[must_use]
+pub fn is_starting(path: &Path) -> bool {
+    let absent = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
+    UnixStream::connect(control_path(path)).is_err_and(|error| absent.contains(&error.kind()))
+        && UnixStream::connect(path).is_ok()
+}
 
 /// Asks the agent that listens at `path`, and waits [`ANSWER_TIMEOUT`] for its answer.
 ///

@@ -8,7 +8,8 @@ use justitia_agent::config::{Checked, Config};
 use justitia_agent::knobs::reset as reset_knobs;
 use justitia_agent::knobs::watchdog::{TIMEOUT, interrupt, watch};
 use justitia_agent::knobs::{KnobStoreError, preview_reset};
-use justitia_api::client::ask;
+use justitia_api::Status as AgentStatus;
+use justitia_api::client::{ask, is_starting};
 use justitia_api::escape::plain_lines;
 use justitia_kernel::cgroup::CgroupFs;
 
@@ -184,8 +185,27 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Asks the agent. One that is starting is waited for, which is said.
+pub(crate) fn ask_agent(socket: &Path) -> std::io::Result<AgentStatus> {
+    note_start(socket);
+    ask(socket)
+}
+
+/// Says that the agent is starting, if so.
+pub(crate) fn note_start(socket: &Path) {
+    if is_starting(socket) {
+        out::note("justitia: the agent is starting: waiting for its answer");
+    }
+}
+
 /// Why there is no answer, and what to do.
 pub(crate) fn unanswered(socket: &Path, error: &std::io::Error) -> anyhow::Error {
+    if is_starting(socket) {
+        return anyhow::anyhow!(
+            "the agent at {} is starting: give the command again in a moment",
+            socket.display()
+        );
+    }
     let socket = socket.display();
     if error.kind() == std::io::ErrorKind::PermissionDenied {
         return anyhow::anyhow!(
@@ -206,7 +226,7 @@ pub(crate) fn unanswered(socket: &Path, error: &std::io::Error) -> anyhow::Error
 
 pub(crate) fn status(args: &Status) -> anyhow::Result<ExitCode> {
     let config = args.config.load()?;
-    let status = ask(&config.socket).map_err(|error| unanswered(&config.socket, &error))?;
+    let status = ask_agent(&config.socket).map_err(|error| unanswered(&config.socket, &error))?;
     if args.json {
         out::line(out::json(&status)?);
     } else {
@@ -216,7 +236,7 @@ pub(crate) fn status(args: &Status) -> anyhow::Result<ExitCode> {
 }
 
 /// A status as text, as wide as the terminal; `all` tenants, or those that matter.
-pub(crate) fn page(status: &justitia_api::Status, all: bool) -> String {
+pub(crate) fn page(status: &AgentStatus, all: bool) -> String {
     let layout = status::Layout {
         all,
         width: justitia_view::table::terminal_width(),

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail};
 use clap::{ArgGroup, Args};
 use justitia_api::Status;
-use justitia_api::client::ask;
 use justitia_api::escape::plain_lines;
 use justitia_cache::serve::Size;
 use justitia_share::Weight;
@@ -13,7 +12,7 @@ use justitia_view::curve::{BLOCK, curve_report};
 use justitia_view::explain::{find, nearest};
 use justitia_view::whatif::{Change, Forecast, text, whatif as forecast};
 
-use crate::agent::{ConfigArgs, unanswered};
+use crate::agent::{ConfigArgs, ask_agent, unanswered};
 use justitia_common::command::out;
 
 /// Plot the miss ratio of a tenant by the size of its page cache.
@@ -96,7 +95,7 @@ pub(crate) fn whatif(args: &Whatif) -> anyhow::Result<ExitCode> {
 /// What the agent tells, and which of its tenants is meant.
 fn asked(config: &ConfigArgs, name: &str) -> anyhow::Result<(Status, usize)> {
     let socket = config.load()?.socket;
-    let status = ask(&socket).map_err(|error| unanswered(&socket, &error))?;
+    let status = ask_agent(&socket).map_err(|error| unanswered(&socket, &error))?;
     match find(&status, name) {
         Ok(index) => Ok((status, index)),
         Err(paths) if paths.is_empty() => bail!(

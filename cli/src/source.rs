@@ -9,7 +9,7 @@ use justitia_agent::config::Config;
 use justitia_api::Status;
 use justitia_api::client::ask;
 
-use crate::agent::unanswered;
+use crate::agent::{note_start, unanswered};
 
 /// The source of the status: the running agent, or one in this process.
 pub(crate) enum StatusSource {
@@ -21,7 +21,10 @@ impl StatusSource {
     /// The running agent; where none runs, one that observes in this process.
     pub(crate) fn new(config: Config) -> anyhow::Result<Self> {
         match UnixStream::connect(&config.socket) {
-            Ok(_) => return Ok(Self::Agent(config.socket)),
+            Ok(_) => {
+                note_start(&config.socket);
+                return Ok(Self::Agent(config.socket));
+            }
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 return Err(unanswered(&config.socket, &error));
             }

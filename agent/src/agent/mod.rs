@@ -25,6 +25,7 @@ use crate::page_cache::slab::{SlabController, plan_slab};
 use crate::page_cache::{Entitlements, ProtectionController, ReclaimFeatures, UnmanagedReclaim};
 use crate::recharge::RechargeController;
 use crate::status::decision_log::{Decided, DecisionLog};
+use crate::status::dry_log::DryLog;
 use crate::weights::DeclaredWeights;
 
 /// Memory and tenants are sampled at least this often, to keep the protection and the status current.
@@ -55,6 +56,8 @@ pub struct Agent {
     pub(crate) features: ReclaimFeatures,
     pub(super) switches: Switches,
     pub(crate) decisions: DecisionLog,
+    /// What it would do; `None` where it does it.
+    pub(super) dry: Option<DryLog>,
     pub(crate) started: Instant,
     last_sample: Option<Instant>,
     /// When free memory was last seen to suffice, or reclaim was planned.
@@ -96,6 +99,7 @@ impl Agent {
             features,
             switches: Switches::new(Path::new("/sys"), now),
             decisions: DecisionLog::new(now, observe),
+            dry: observe.then(DryLog::default),
             started: now,
             last_sample: None,
             answered: now,
@@ -141,6 +145,7 @@ impl Agent {
         self.update_device_bandwidth(now);
         self.reclaim_excess_of_writers(now);
         self.recharge_shared_files(now);
+        self.log_dry(now);
         Ok(self.next_wait(now))
     }
 
@@ -474,7 +479,23 @@ impl Agent {
     /// Adds a decision to the decision log.
     pub(super) fn record(&mut self, decided: Decided, now: Instant) {
         let path = self.path(decided.key);
+        if let Some(dry) = self.dry.as_mut().filter(|_| decided.is_deed()) {
+            dry.add(&path, &decided);
+        }
         self.decisions.record(&path, decided, now);
+    }
+
+    /// Logs what an observer would have done.
+    fn log_dry(&mut self, now: Instant) {
+        let Some((would, left_out)) = self.dry.as_mut().map(|dry| dry.due(now)) else {
+            return;
+        };
+        for one in would {
+            tracing::info!(tenant = one.path, why = %one.reason, "{}", one.what());
+        }
+        if left_out > 0 {
+            tracing::info!("and {left_out} decisions more: `justitia status` shows all tenants");
+        }
     }
 
     /// The name of a tenant for people.

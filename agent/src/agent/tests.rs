@@ -11,7 +11,8 @@ use crate::config::Config;
 use crate::model::{Key, Memory, Snapshot, WorkingSet};
 use crate::monitor::{AppIoMonitor, Switches};
 use crate::page_cache::{
-    Entitlements, Handover, Policy, ReclaimFeatures, UnmanagedReclaim, fixture, handover,
+    Entitlements, Handover, Policy, ProtectionController, ReclaimFeatures, UnmanagedReclaim,
+    fixture, handover,
 };
 use crate::status::collect::status;
 
@@ -235,4 +236,39 @@ fn a_container_is_told_by_name_with_the_weight_that_was_declared() {
     let declared = web.declared.as_ref().unwrap();
     assert_eq!((declared.io_weight, declared.drift), (Some(910), false));
     assert!(declared.file.ends_with("hostconfig.json"), "{declared:?}");
+}
+
+/// As many lines as come: `status::dry_log`.
+#[test]
+fn an_observer_logs_what_it_would_do_and_an_agent_that_acts_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = observer(dir.path());
+    let id = agent.monitor.cgroups.breadth_first()[0];
+    let mut tenants = Tree::new();
+    let mut tenant = fixture::tenant(Key::Cgroup(id), 100, 30 << 20);
+    tenant.growing = false;
+    tenants.push(None, tenant);
+    agent.snapshot = Snapshot {
+        memory: Memory {
+            total: 1 << 30,
+            free: 900 << 20,
+            ..Memory::default()
+        },
+        tenants,
+    };
+    agent.entitlements = Entitlements::of(&agent.snapshot, &Policy::default());
+    let now = Instant::now();
+    agent.protect(now);
+    let dry = agent.dry.as_mut().unwrap();
+    let (would, left_out) = dry.due(now);
+    let would: Vec<String> = would.iter().map(|one| one.what()).collect();
+    assert_eq!(would, ["would set memory.low from 0 to 30.0M"]);
+    assert_eq!(left_out, 0);
+
+    agent.dry = None;
+    agent.last_protection = None;
+    agent.protection = ProtectionController::default();
+    agent.protect(now);
+    assert!(agent.dry.is_none());
+    assert_eq!(agent.decisions.decisions().len(), 1);
 }

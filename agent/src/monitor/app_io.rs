@@ -81,7 +81,8 @@ impl AppIoMonitor {
         Self::meanwhile(move || Self::attach(&limits))
     }
 
-    fn meanwhile(attach: impl FnOnce() -> Self + Send + 'static) -> Self {
+    /// The monitor that `attach` makes, once it has made it.
+    pub(crate) fn meanwhile(attach: impl FnOnce() -> Self + Send + 'static) -> Self {
         let (sender, receiver) = channel();
         let thread = std::thread::Builder::new().name("attach".to_owned());
         // An agent that has ended meanwhile needs no probes.
@@ -111,10 +112,13 @@ impl AppIoMonitor {
         match attaching.try_recv() {
             Ok(attached) => {
                 *self = attached;
-                tracing::info!(
-                    unavailable = self.unavailable.as_deref(),
-                    "attaching the probes has ended"
-                );
+                match &self.unavailable {
+                    None => tracing::info!("the probes are loaded"),
+                    Some(why) => tracing::warn!(
+                        why,
+                        "the probes were not loaded: what applications get is not known"
+                    ),
+                }
             }
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => {

@@ -40,6 +40,16 @@ pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), Run
         lock_memory();
     }
 
+    // Clients may connect from now on. They are answered once the control socket is there, too.
+    let socket_path = config.socket.clone();
+    let socket = listen(&socket_path)?;
+    tracing::info!(
+        "starting: {}",
+        match observe {
+            true => "it only observes, and changes nothing",
+            false => "knobs that an earlier agent has left are restored",
+        }
+    );
     let (store, reclaimer) = if observe {
         (None, None)
     } else {
@@ -52,15 +62,9 @@ pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), Run
         }
         (Some(store), Some(reclaimer))
     };
-    let socket_path = config.socket.clone();
-    let socket = Socket::listen(&socket_path).map_err(RunError::system(format!(
-        "the status socket {}",
-        socket_path.display()
-    )))?;
-    let control = Control::listen(&socket_path).map_err(RunError::system(format!(
-        "the control socket beside {}",
-        socket_path.display()
-    )))?;
+    tracing::info!(
+        "loading the probes; the page cache is divided meanwhile by what the kernel's lists say"
+    );
     let app_io = AppIoMonitor::attach_meanwhile(&(&config.probes).into());
     let mut live = Live {
         file: file.map(Path::to_owned),
@@ -75,12 +79,22 @@ pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), Run
         agent.monitor.handover = Handover::take(state, &boot, Instant::now());
     }
     live.doubt(&agent);
+    let control = Control::listen(&socket_path).map_err(RunError::system(format!(
+        "the control socket beside {}",
+        socket_path.display()
+    )))?;
     tracing::info!(
         tenants = agent.monitor.cgroups.len(),
         observe,
         socket = %socket_path.display(),
         "running"
     );
+    if agent.monitor.cgroups.len() == 0 {
+        tracing::warn!(
+            why = live.limitations.join("; "),
+            "no cgroup has the memory controller: there is no tenant"
+        );
+    }
     // systemd waits for this; without systemd nothing receives it.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let waits = Waits {
@@ -89,6 +103,22 @@ pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), Run
         control,
     };
     AgentLoop::new(agent, waits, live, observe).run()
+}
+
+/// Listens at the status socket.
+fn listen(path: &Path) -> Result<Socket, RunError> {
+    Socket::listen(path).map_err(|error| {
+        let socket = path.display();
+        let what = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!(
+                    "another agent is running: it has the status socket {socket}; stop it first"
+                )
+            }
+            _ => format!("the status socket {socket}"),
+        };
+        RunError::system(what)(error)
+    })
 }
 
 /// Opens the knob store, which restores what an earlier agent has left, and starts the reclaim threads.

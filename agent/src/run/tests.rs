@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use justitia_api::client::ask;
+use justitia_api::client::{ask, is_starting};
 use justitia_api::control::{Answer, Request, request};
 use justitia_kernel::capabilities::{Capabilities, Paths};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
@@ -335,4 +335,41 @@ fn sighup_reloads_but_where_the_terminal_is_gone() {
     assert_eq!(it.lows(), ["5", "0"]);
     it.signals[0].write_all(&[1]).unwrap();
     assert!(it.agent_loop.answer_until_due(Duration::from_secs(20)));
+}
+
+/// However long the kernel takes to check the programs.
+#[test]
+fn a_signal_ends_it_while_the_probes_are_being_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = agent(&dir.path().join("cgroup"));
+    let (loaded, never) = std::sync::mpsc::channel::<()>();
+    agent.monitor.app_io = AppIoMonitor::meanwhile(move || {
+        let _ = never.recv();
+        AppIoMonitor::unavailable("a test")
+    });
+    let (waits, _, [mut stop, _hang_up]) = waits(dir.path());
+    stop.write_all(&[1]).unwrap();
+    let live = live(&agent, None);
+    let mut agent_loop = AgentLoop::new(agent, waits, live, true);
+    agent_loop.run().unwrap();
+    assert!(agent_loop.agent.monitor.app_io.is_attaching());
+    drop(agent_loop);
+    // The thread still waits for this.
+    drop(loaded);
+}
+
+/// Between the two sockets that it makes.
+#[test]
+fn an_agent_that_starts_is_told_from_one_that_answers_and_from_a_dead_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("j.sock");
+    assert!(!is_starting(&path), "there is none");
+    let socket = Socket::listen(&path).unwrap();
+    assert!(is_starting(&path));
+    let control = Control::listen(&path).unwrap();
+    assert!(!is_starting(&path), "it answers");
+    drop((socket, control));
+    // Killed before it was ready: its socket stays.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists() && !is_starting(&path));
 }

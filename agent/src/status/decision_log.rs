@@ -90,17 +90,13 @@ impl DecisionLog {
     fn decision(&self, entry: &Entry) -> Decision {
         let seconds = |at: Instant| at.saturating_duration_since(self.start).as_secs_f64();
         let action = entry.decided.action.clone();
-        let dry = matches!(
-            action,
-            Action::Reclaim { .. } | Action::Set { from: Some(_), .. } | Action::TakeCharge { .. }
-        );
         Decision {
             at: seconds(entry.last),
             since: seconds(entry.first),
             path: entry.path.clone(),
             action,
             steps: entry.steps,
-            dry_run: self.observe && dry,
+            dry_run: self.observe && entry.decided.is_deed(),
             reason: entry.decided.reason.clone(),
         }
     }
@@ -126,6 +122,14 @@ impl Decided {
             action,
             reason,
         }
+    }
+
+    /// Whether it changes something: an observer only would.
+    pub(crate) const fn is_deed(&self) -> bool {
+        matches!(
+            self.action,
+            Action::Reclaim { .. } | Action::Set { from: Some(_), .. } | Action::TakeCharge { .. }
+        )
     }
 }
 
