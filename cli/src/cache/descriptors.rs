@@ -1,12 +1,18 @@
 //! Descriptors that systemd or the last daemon hands over, and those that are handed on.
 
-use std::os::fd::AsFd;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail};
 use justitia_cache::serve::{Descriptors, STORED, adopt, keep_over_exec, kept_over_exec};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use sd_notify::NotifyState;
 
 /// Tells the program that is executed again which descriptors are its.
@@ -30,7 +36,8 @@ pub(super) fn given() -> Descriptors {
     }
     // They are this process's now: a copy in the store would keep memory and locks beyond its end.
     for name in STORED {
-        let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
+        let forget = format!("FDSTOREREMOVE=1\nFDNAME={name}");
+        let _ = sd_notify::notify(&[NotifyState::Custom(&forget)]);
     }
     adopt(numbers)
 }
@@ -41,12 +48,30 @@ pub(super) fn store(left: &Descriptors) {
         let named = left.iter().filter(|(of, _)| of == name);
         let named: Vec<_> = named.map(|(_, descriptor)| descriptor.as_fd()).collect();
         for batch in named.chunks(BATCH) {
-            let state = [NotifyState::FdStore, NotifyState::FdName(name)];
-            if let Err(e) = sd_notify::notify_with_fds(&state, batch) {
+            if let Err(e) = send(name, batch) {
                 tracing::warn!("systemd does not keep what is cached until the next start: {e}");
             }
         }
     }
+}
+
+/// Sends systemd descriptors, at most [`BATCH`], to keep under a name.
+fn send(name: &str, descriptors: &[BorrowedFd<'_>]) -> std::io::Result<()> {
+    let Some(systemd) = std::env::var_os("NOTIFY_SOCKET") else {
+        return Ok(());
+    };
+    let socket = UnixDatagram::unbound()?;
+    match systemd.as_bytes().strip_prefix(b"@") {
+        Some(name) => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
+        None => socket.connect(&systemd)?,
+    }
+    let text = format!("FDSTORE=1\nFDNAME={name}\n");
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+    let mut attached = SendAncillaryBuffer::new(&mut space);
+    attached.push(SendAncillaryMessage::ScmRights(descriptors));
+    let text = IoSlice::new(text.as_bytes());
+    sendmsg(&socket, &[text], &mut attached, SendFlags::empty())?;
+    Ok(())
 }
 
 /// Asks the program that would be executed whether it can serve what this one was called with: after an upgrade it is
