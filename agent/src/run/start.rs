@@ -50,21 +50,11 @@ pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), Run
             false => "knobs that an earlier agent has left are restored",
         }
     );
-    let (store, reclaimer) = if observe {
-        (None, None)
-    } else {
-        let (mut store, reclaimer) = start_enforcement(&config, &fs)?;
-        if let Err(error) = store.watch_writers() {
-            tracing::warn!(%error, "who writes knobs cannot be seen: the value alone decides whose it is");
-            limitations.push(format!(
-                "Knobs: who writes them cannot be seen ({error}): the value alone decides whose it is"
-            ));
-        }
-        (Some(store), Some(reclaimer))
+    let (store, reclaimer) = match observe {
+        true => (None, None),
+        false => start_enforcement(&config, &fs, &mut limitations)?,
     };
-    tracing::info!(
-        "loading the probes; the page cache is divided meanwhile by what the kernel's lists say"
-    );
+    tracing::info!("loading the probes; until then the kernel's lists alone say what is used");
     let app_io = AppIoMonitor::attach_meanwhile(&(&config.probes).into());
     let mut live = Live {
         file: file.map(Path::to_owned),
@@ -83,18 +73,7 @@ pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), Run
         "the control socket beside {}",
         socket_path.display()
     )))?;
-    tracing::info!(
-        tenants = agent.monitor.cgroups.len(),
-        observe,
-        socket = %socket_path.display(),
-        "running"
-    );
-    if agent.monitor.cgroups.len() == 0 {
-        tracing::warn!(
-            why = live.limitations.join("; "),
-            "no cgroup has the memory controller: there is no tenant"
-        );
-    }
+    log_running(&agent, &live.limitations, observe, &socket_path);
     // systemd waits for this; without systemd nothing receives it.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let waits = Waits {
@@ -121,12 +100,39 @@ fn listen(path: &Path) -> Result<Socket, RunError> {
     })
 }
 
-/// Opens the knob store, which restores what an earlier agent has left, and starts the reclaim threads.
-fn start_enforcement(config: &Config, fs: &CgroupFs) -> Result<(KnobStore, Reclaimer), RunError> {
-    let (store, restored) = KnobStore::open(fs, &config.state_dir)?;
+/// Says that the agent runs, and what it has found.
+fn log_running(agent: &Agent, limitations: &[String], observe: bool, socket: &Path) {
+    let cgroups = &agent.monitor.cgroups;
+    tracing::info!(
+        tenants = cgroups.len(),
+        observe,
+        socket = %socket.display(),
+        "running"
+    );
+    if cgroups.is_empty() {
+        tracing::warn!(
+            why = limitations.join("; "),
+            "no cgroup has the memory controller: there is no tenant"
+        );
+    }
+}
+
+/// What an agent has that acts: the knob store, which restores what an earlier agent has left, and the reclaim threads.
+fn start_enforcement(
+    config: &Config,
+    fs: &CgroupFs,
+    limitations: &mut Vec<String>,
+) -> Result<(Option<KnobStore>, Option<Reclaimer>), RunError> {
+    let (mut store, restored) = KnobStore::open(fs, &config.state_dir)?;
     log_restored("left by an earlier agent", &restored);
     let reclaimer = Reclaimer::start().map_err(RunError::system("starting the reclaim threads"))?;
-    Ok((store, reclaimer))
+    if let Err(error) = store.watch_writers() {
+        tracing::warn!(%error, "who writes knobs cannot be seen: the value alone decides whose it is");
+        limitations.push(format!(
+            "Knobs: who writes them cannot be seen ({error}): the value alone decides whose it is"
+        ));
+    }
+    Ok((Some(store), Some(reclaimer)))
 }
 
 /// An agent in this process that only observes, for clients on a machine where no agent runs.
