@@ -3,12 +3,13 @@
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::client::ANSWER_TIMEOUT;
+pub use crate::client::control_path;
 
 /// A request is not longer than this, bytes: a cgroup's path has at most 4096, escaped four times as many.
 pub const MAX_REQUEST_BYTES: u64 = 32 << 10;
@@ -42,14 +43,6 @@ pub struct Answer {
     /// Why nothing was done, a line each; empty if it was.
     #[serde(default)]
     pub errors: Vec<String>,
-}
-
-/// The control socket of the agent with this status socket.
-#[must_use]
-pub fn control_path(socket: &Path) -> PathBuf {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(".control");
-    path.into()
 }
 
 /// Asks the agent with the status socket `socket`, and waits a minute for its answer.

@@ -13,12 +13,12 @@ use justitia_checks::{
 
 /// The floors, from the lowest. A crate depends on those of lower floors only.
 const FLOORS: [&[&str]; 9] = [
-    &["share", "guest-protocol", "plant"],
+    &["share", "guest-protocol"],
     &["common/promtool", "kernel", "api"],
     &["runtimes"],
     &["cgroup-tree", "common"],
     &["agent", "cache", "host", "lab/load"],
-    &["guest", "view"],
+    &["guest", "view", "plant"],
     &["cli"],
     &["lab"],
     &["checks"],
@@ -26,7 +26,15 @@ const FLOORS: [&[&str]; 9] = [
 
 /// The packages that are linked with libbpf, by way of the kernel crate. The others are built without clang, and run
 /// where libelf is not installed.
-const WITH_LIBBPF: [&str; 6] = ["agent", "cgroup-tree", "cli", "guest", "kernel", "lab"];
+const WITH_LIBBPF: [&str; 7] = [
+    "agent",
+    "cgroup-tree",
+    "cli",
+    "guest",
+    "kernel",
+    "lab",
+    "plant",
+];
 
 type Names = BTreeMap<(PathBuf, PathBuf), BTreeSet<String>>;
 

@@ -5,6 +5,7 @@
 
 mod controlled;
 mod law;
+mod properties;
 
 use controlled::Controlled;
 use justitia_plant::{Disk, Machine, Memory, Scheduler, Work};
