@@ -2,7 +2,7 @@
 
 use std::io::{Error, ErrorKind, Read, Result};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::Status;
@@ -13,23 +13,6 @@ pub const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// How long [`ask`] waits for an answer. On a busy host the agent may get little of the processor, and while it starts it
 /// answers nobody.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The control socket of the agent with this status socket.
-#[must_use]
-pub fn control_path(socket: &Path) -> PathBuf {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(".control");
-    path.into()
-}
-
-/// Whether the agent with the status socket `path` is starting: it listens there from its beginning, and at its control
-/// socket once it answers. A dead agent's sockets take no connection.
-#[must_use]
-pub fn is_starting(path: &Path) -> bool {
-    let absent = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
-    UnixStream::connect(control_path(path)).is_err_and(|error| absent.contains(&error.kind()))
-        && UnixStream::connect(path).is_ok()
-}
 
 /// Asks the agent that listens at `path`, and waits [`ANSWER_TIMEOUT`] for its answer.
 ///

@@ -3,13 +3,12 @@
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::client::ANSWER_TIMEOUT;
-pub use crate::client::control_path;
 
 /// A request is not longer than this, bytes: a cgroup's path has at most 4096, escaped four times as many.
 pub const MAX_REQUEST_BYTES: u64 = 32 << 10;
@@ -43,6 +42,23 @@ pub struct Answer {
     /// Why nothing was done, a line each; empty if it was.
     #[serde(default)]
     pub errors: Vec<String>,
+}
+
+/// The control socket of the agent with this status socket.
+#[must_use]
+pub fn control_path(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".control");
+    path.into()
+}
+
+/// Whether the agent with the status socket `path` is starting: it listens there from its beginning, and at its control
+/// socket once it answers. A dead agent's sockets take no connection.
+#[must_use]
+pub fn is_starting(path: &Path) -> bool {
+    let absent = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
+    UnixStream::connect(control_path(path)).is_err_and(|error| absent.contains(&error.kind()))
+        && UnixStream::connect(path).is_ok()
 }
 
 /// Asks the agent with the status socket `socket`, and waits a minute for its answer.

@@ -9,7 +9,8 @@ use justitia_agent::knobs::reset as reset_knobs;
 use justitia_agent::knobs::watchdog::{TIMEOUT, interrupt, watch};
 use justitia_agent::knobs::{KnobStoreError, preview_reset};
 use justitia_api::Status as AgentStatus;
-use justitia_api::client::{ask, is_starting};
+use justitia_api::client::ask;
+use justitia_api::control::is_starting;
 use justitia_api::escape::plain_lines;
 use justitia_kernel::cgroup::CgroupFs;
 

@@ -35,6 +35,16 @@ impl Memory {
         }
     }
 
+    /// The same, as of the experiments with file servers: a thread of an emulated processor moves 15 MB/s to and from memory.
+    #[must_use]
+    pub const fn slow_guest() -> Self {
+        Self {
+            dirtyable: 1200e6,
+            speed: 15e6,
+            ..Self::guest()
+        }
+    }
+
     /// From so many dirty bytes of all on writers are held back.
     pub(crate) fn limit(&self) -> f64 {
         self.dirtyable * self.dirty_ratio

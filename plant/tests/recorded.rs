@@ -81,15 +81,11 @@ fn direct() -> Run<'static> {
     }
 }
 
-/// Of a file server's files about half exist at a time; emulated, a thread moves 15 MB/s to and from memory.
+/// Of a file server's files about half exist at a time.
 fn servers() -> Run<'static> {
     Run {
         disk: 20.0,
-        memory: Memory {
-            dirtyable: 1200e6,
-            speed: 15e6,
-            ..Memory::guest()
-        },
+        memory: Memory::slow_guest(),
         work: Work::file_server(115e6),
         window: (24.0, 40.0),
         ..direct()

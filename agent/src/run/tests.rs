@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use justitia_api::client::{ask, is_starting};
-use justitia_api::control::{Answer, Request, request};
+use justitia_api::client::ask;
+use justitia_api::control::{Answer, Request, is_starting, request};
 use justitia_kernel::capabilities::{Capabilities, Paths};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::knob::Knob;

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::law::{self, Allowance, Flow, Interval, Law, Observed};
+use crate::law::{Allowance, Interval, Law, Observed};
 use justitia_agent::device::{LEAST_ROOM, Writer, plan_rooms};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_plant::{Disk, Limits, Machine, Memory, Scheduler, TenantSample};
+use justitia_share::credit::{self, Flow};
 use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{Demand, NodeId, Tree, Weight, pv};
 
@@ -22,7 +23,7 @@ pub(super) struct Controlled {
     law: Law,
     tree: Tree<Demand>,
     nodes: Vec<NodeId>,
-    standing: HashMap<u64, law::Limits>,
+    standing: HashMap<u64, credit::Limits>,
     highs: HashMap<u64, u64>,
     turn: u32,
     moves: usize,
@@ -70,7 +71,7 @@ impl Controlled {
         }
     }
 
-    pub(super) const fn engaged(&self) -> bool {
+    pub(super) fn engaged(&self) -> bool {
         self.law.engaged()
     }
 

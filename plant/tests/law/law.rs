@@ -8,6 +8,9 @@
 
 use std::collections::HashMap;
 
+use justitia_share::credit::limit::LEAST_BYTES;
+use justitia_share::credit::{Flow, Limits};
+use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{Demand, NodeId, Tree};
 
 /// A tenant whose tasks wait for this part of the time waits.
@@ -26,10 +29,10 @@ const FAIR: f64 = 0.8;
 const ENGAGE_AFTER: f64 = 0.5;
 /// Limits add up to so much more than what the disk was seen to do. Without it a disk that does more for more requests would
 /// never be asked to.
-pub(crate) const PROBE: f64 = 0.03;
+const PROBE: f64 = 0.03;
 /// The capacity follows what a busy disk does within about so many seconds.
 const CAPACITY_FOLLOWS: f64 = 0.5;
-/// While the disk has pauses, its capacity grows by at most this factor in so many seconds.
+/// While the disk has pauses, its capacity grows towards what it could do in them, at most so many times what it does.
 const MOST_GROWTH: f64 = 4.0;
 /// Who does not wait is expected to use so much of what it uses now.
 const PREDICTED: f64 = 1.25;
@@ -40,46 +43,9 @@ const SLOWEST: f64 = 20.0;
 /// A weight is corrected by at most this factor, up or down.
 pub(crate) const MOST_CORRECTION: f64 = 4.0;
 /// A direction gets at least this part of the limit, and so much above its recent part: no two intervals have the same mixture.
-pub(crate) const LEAST_DIRECTION: f64 = 0.1;
-/// No limit is below this, bytes per second: no single request waits for long.
-pub(crate) const LEAST_BYTES: f64 = 131_072.0;
+const LEAST_DIRECTION: f64 = 0.1;
 /// A limit that would move by less than this part stays.
 const DEADBAND: f64 = 0.05;
-
-/// What a tenant transferred to and from one disk, per second.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Flow {
-    /// Bytes read.
-    pub(crate) rbytes: f64,
-    /// Bytes written.
-    pub(crate) wbytes: f64,
-    /// Read requests.
-    pub(crate) rios: f64,
-    /// Write requests.
-    pub(crate) wios: f64,
-}
-
-impl Limits {
-    /// Whether nothing is limited.
-    #[must_use]
-    pub(crate) fn none(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-impl Flow {
-    /// All bytes per second.
-    #[must_use]
-    pub(crate) fn bytes(&self) -> f64 {
-        self.rbytes + self.wbytes
-    }
-
-    /// Whether there is any.
-    #[must_use]
-    pub(crate) fn is_some(&self) -> bool {
-        self.rios + self.wios > 0.0 || self.bytes() > 0.0
-    }
-}
 
 /// An interval, as the disk saw it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,15 +75,6 @@ pub(crate) struct Observed {
     pub(crate) dirty: u64,
     /// Whether it can be limited.
     pub(crate) limitable: bool,
-}
-
-/// Limits of one tenant on one disk, as `io.max` has them; `None` is `max`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limits {
-    /// Bytes read per second.
-    pub(crate) rbps: Option<u64>,
-    /// Bytes written per second.
-    pub(crate) wbps: Option<u64>,
 }
 
 /// What a tenant that contends may have in the next interval, and why.
@@ -160,14 +117,13 @@ pub(crate) struct Law {
     capacity: f64,
     /// For how long there has been contention, seconds.
     contended: f64,
-    engaged: bool,
 }
 
 impl Law {
     /// Whether tenants are limited.
     #[must_use]
-    pub(crate) const fn engaged(&self) -> bool {
-        self.engaged
+    pub(crate) fn engaged(&self) -> bool {
+        self.contended >= ENGAGE_AFTER
     }
 
     /// Takes in an interval; returns what each tenant that contends may have in the next. The tree has the weights.
@@ -179,7 +135,7 @@ impl Law {
     ) -> Vec<Allowance> {
         self.tenants
             .retain(|id, _| observed.iter().any(|o| o.id == *id));
-        let shares = self.shares(tree, observed, |one| one.flow.is_some());
+        let shares = shares(tree, observed, |one| one.flow.is_some());
         for (one, share) in observed.iter().zip(shares) {
             let state = self.tenants.entry(one.id).or_insert(State {
                 idle: LATELY,
@@ -210,15 +166,8 @@ impl Law {
     fn targets(&self, tree: &Tree<Demand>, observed: &[Observed]) -> Vec<f64> {
         let got = |one: &Observed| self.tenants[&one.id].got;
         let all: f64 = observed.iter().map(got).sum();
-        let mut demands = vec![0.0; tree.len()];
-        for one in observed {
-            demands[one.node.index()] = if self.contends(one) { all } else { got(one) };
-        }
-        let targets = divide(tree, &self.weights(tree, &[]), &demands, all);
-        observed
-            .iter()
-            .map(|one| targets[one.node.index()])
-            .collect()
+        let demand = |one: &Observed| if self.contends(one) { all } else { got(one) };
+        divide(tree, &weights(tree), observed, demand, all)
     }
 
     /// Whether the disk is divided: from when somebody got another part than its weight gives it, for as long as several contend.
@@ -231,14 +180,13 @@ impl Law {
             got < FAIR * target || got * FAIR > *target
         };
         let begins = interval.busy >= BUSY && contending.clone().any(unfair);
-        let contended = several && (self.engaged || begins);
+        let contended = several && (self.engaged() || begins);
         self.contended = if contended {
             self.contended + interval.seconds
         } else {
             0.0
         };
-        self.engaged = self.contended >= ENGAGE_AFTER;
-        self.engaged
+        self.engaged()
     }
 
     /// The TotalCredit updater ("In order to remove storage idle time, TotalCredit is adjusted", slides "TotalCredit Updater").
@@ -265,30 +213,12 @@ impl Law {
 
     /// The part of the weight of those who contend that uses up its limits.
     fn held_back(&self, tree: &Tree<Demand>, observed: &[Observed]) -> f64 {
-        let shares = self.shares(tree, observed, |one| self.contends(one));
+        let shares = shares(tree, observed, |one| self.contends(one));
         let held = |(one, _): &(&Observed, f64)| {
             self.contends(one) && self.tenants[&one.id].uses_up(&one.flow)
         };
         let held = observed.iter().zip(shares).filter(held);
         held.map(|(_, share)| share).sum()
-    }
-
-    /// Each tenant's share by weight among those of which this holds.
-    fn shares(
-        &self,
-        tree: &Tree<Demand>,
-        observed: &[Observed],
-        among: impl Fn(&Observed) -> bool,
-    ) -> Vec<f64> {
-        let mut demands = vec![0.0; tree.len()];
-        for one in observed {
-            demands[one.node.index()] = f64::from(u8::from(among(one)));
-        }
-        let shares = divide(tree, &self.weights(tree, &[]), &demands, 1.0);
-        observed
-            .iter()
-            .map(|one| shares[one.node.index()])
-            .collect()
     }
 
     /// Integrates how far each tenant that contends is from its part of what all get. Only what one has beside another counts, so
@@ -313,10 +243,11 @@ impl Law {
     }
 
     /// Weights of the nodes, corrected: an inner node's by what its leaves that contend are on the mean.
-    fn weights(&self, tree: &Tree<Demand>, observed: &[Observed]) -> Vec<f64> {
+    fn corrected(&self, tree: &Tree<Demand>, observed: &[Observed]) -> Vec<f64> {
+        let weights = weights(tree);
         let mut corrections = vec![(0.0, 0.0); tree.len()];
         for one in observed.iter().filter(|one| self.contends(one)) {
-            let weight = f64::from(u32::from(tree[one.node].weight));
+            let weight = weights[one.node.index()];
             let correction = self.tenants[&one.id].correction;
             for node in std::iter::once(one.node).chain(tree.ancestors(one.node)) {
                 let (sum, of) = &mut corrections[node.index()];
@@ -324,12 +255,14 @@ impl Law {
                 *of += weight;
             }
         }
-        tree.ids()
-            .map(|node| {
-                let (sum, of): (f64, f64) = corrections[node.index()];
-                let mean = if of > 0.0 { sum / of } else { 0.0 };
-                f64::from(u32::from(tree[node].weight)) * mean.exp()
-            })
+        let corrected = |(weight, (sum, of)): (f64, (f64, f64))| {
+            let mean = if of > 0.0 { sum / of } else { 0.0 };
+            weight * mean.exp()
+        };
+        weights
+            .into_iter()
+            .zip(corrections)
+            .map(corrected)
             .collect()
     }
 
@@ -337,23 +270,19 @@ impl Law {
     /// Distributor").
     fn allow(&mut self, tree: &Tree<Demand>, observed: &[Observed]) -> Vec<Allowance> {
         let capacity = self.capacity;
-        let mut demands = vec![0.0; tree.len()];
-        for one in observed {
-            demands[one.node.index()] = if self.contends(one) {
-                capacity
-            } else {
-                (one.flow.bytes() * PREDICTED).min(capacity)
-            };
-        }
-        let shares = divide(tree, &self.weights(tree, &[]), &demands, capacity);
-        let parts = divide(tree, &self.weights(tree, observed), &demands, capacity);
+        let demand = |one: &Observed| match self.contends(one) {
+            true => capacity,
+            false => (one.flow.bytes() * PREDICTED).min(capacity),
+        };
+        let shares = divide(tree, &weights(tree), observed, demand, capacity);
+        let corrected = self.corrected(tree, observed);
+        let parts = divide(tree, &corrected, observed, demand, capacity);
         let mut allowances = Vec::new();
-        for one in observed {
+        for ((one, share), part) in observed.iter().zip(shares).zip(parts) {
             let contends = self.contends(one);
             let Some(state) = self.tenants.get_mut(&one.id) else {
                 continue;
             };
-            let part = parts[one.node.index()];
             if contends && one.limitable {
                 state.limit(part);
             } else {
@@ -363,7 +292,7 @@ impl Law {
                 allowances.push(Allowance {
                     id: one.id,
                     part: part / capacity,
-                    share: shares[one.node.index()] / capacity,
+                    share: share / capacity,
                     correction: state.correction.exp(),
                     capacity,
                     limits: state.limits,
@@ -394,43 +323,38 @@ impl State {
     fn correct(&mut self, one: &Observed, target: f64, seconds: f64) {
         // Twice its part counts as much as nothing: more would be corrected for longer than it lasted.
         let error = (1.0 - one.application.max(0.0) / target).max(-1.0);
-        let late = num(one.dirty) / one.flow.wbytes.max(LEAST_BYTES);
+        let late = to_f64(one.dirty) / one.flow.wbytes.max(LEAST_BYTES);
         let time = (CORRECTED_IN + late).min(SLOWEST);
         let most = MOST_CORRECTION.ln();
         self.correction = (self.correction + error * seconds / time).clamp(-most, most);
     }
 
     fn uses_up(&self, flow: &Flow) -> bool {
-        let used = |limit: Option<u64>, flow: f64| limit.is_some_and(|l| flow >= USED_UP * num(l));
-        used(self.limits.rbps, flow.rbytes) || used(self.limits.wbps, flow.wbytes)
+        self.limits.used(flow) >= USED_UP
     }
 
-    const fn forget_limits(&mut self) {
-        self.limits = Limits {
-            rbps: None,
-            wbps: None,
-        };
+    fn forget_limits(&mut self) {
+        self.limits = Limits::default();
     }
 
     /// Limits of so many bytes per second, read as well as written.
     fn limit(&mut self, bytes: f64) {
         let direction = |part: f64, stands: Option<u64>| {
             let limit = bytes * (part + LEAST_DIRECTION / 2.0).clamp(LEAST_DIRECTION, 1.0);
-            let limit = justitia_share::num::to_u64(limit.max(LEAST_BYTES));
+            let limit = to_u64(limit.max(LEAST_BYTES));
             match stands {
-                Some(stands) if num(stands.abs_diff(limit)) <= DEADBAND * num(stands) => stands,
+                Some(stands) if to_f64(stands.abs_diff(limit)) <= DEADBAND * to_f64(stands) => {
+                    stands
+                }
                 _ => limit,
             }
         };
         self.limits = Limits {
             rbps: Some(direction(self.reads, self.limits.rbps)),
             wbps: Some(direction(1.0 - self.reads, self.limits.wbps)),
+            ..Limits::default()
         };
     }
-}
-
-fn num(bytes: u64) -> f64 {
-    justitia_share::num::to_f64(bytes)
 }
 
 fn follow(from: f64, to: f64, part: f64) -> f64 {
@@ -441,9 +365,42 @@ fn follow(from: f64, to: f64, part: f64) -> f64 {
     }
 }
 
+/// The weights of the nodes.
+fn weights(tree: &Tree<Demand>) -> Vec<f64> {
+    tree.values()
+        .map(|own| f64::from(u32::from(own.weight)))
+        .collect()
+}
+
+/// Each tenant's share by weight among those of which this holds.
+fn shares(
+    tree: &Tree<Demand>,
+    observed: &[Observed],
+    among: impl Fn(&Observed) -> bool,
+) -> Vec<f64> {
+    let demand = |one: &Observed| f64::from(u8::from(among(one)));
+    divide(tree, &weights(tree), observed, demand, 1.0)
+}
+
+/// What each tenant gets of `amount`, divided down the tree by these weights, at most its demand.
+fn divide(
+    tree: &Tree<Demand>,
+    weights: &[f64],
+    observed: &[Observed],
+    demand: impl Fn(&Observed) -> f64,
+    amount: f64,
+) -> Vec<f64> {
+    let mut demands = vec![0.0; tree.len()];
+    for one in observed {
+        demands[one.node.index()] = demand(one);
+    }
+    let parts = water_fill(tree, weights, &demands, amount);
+    observed.iter().map(|one| parts[one.node.index()]).collect()
+}
+
 /// Divides `amount` down the tree by these weights, at most its demand for each leaf (those of inner nodes are not looked at):
 /// weighted max-min in every group of siblings. What nobody demands is left.
-pub(crate) fn divide(
+pub(crate) fn water_fill(
     tree: &Tree<Demand>,
     weights: &[f64],
     demands: &[f64],

@@ -18,15 +18,6 @@ fn seeds(few: u64) -> u64 {
     std::env::var("SEEDS").map_or(few, |seeds| seeds.parse().unwrap())
 }
 
-/// Memory of a guest of emulated processors, as of the experiments with file servers.
-fn servers() -> Memory {
-    Memory {
-        dirtyable: 1200e6,
-        speed: 15e6,
-        ..Memory::guest()
-    }
-}
-
 /// Many tenants that do the same.
 struct Case {
     what: &'static str,
@@ -78,7 +69,7 @@ fn cases() -> Vec<Case> {
     };
     let servers = |what, weights, work, seconds, pv| Case {
         disk: 20.0,
-        memory: servers(),
+        memory: Memory::slow_guest(),
         weights,
         window: (24.0, seconds),
         goal: (pv, 0.95),

@@ -1,8 +1,10 @@
 //! What holds for any sequence of samples.
 
-use crate::law::*;
-use justitia_share::Weight;
-use justitia_share::{Demand, NodeId, Tree};
+use crate::law::{Allowance, Interval, Law, MOST_CORRECTION, Observed, water_fill};
+use justitia_share::credit::Flow;
+use justitia_share::credit::limit::LEAST_BYTES;
+use justitia_share::num::{to_f64, to_u64};
+use justitia_share::{Demand, NodeId, Tree, Weight};
 use proptest::prelude::*;
 
 fn tree(weights: &[u64]) -> (Tree<Demand>, Vec<NodeId>) {
@@ -66,7 +68,7 @@ proptest! {
         for a in &allowed {
             let factor = a.correction.max(1.0 / a.correction);
             prop_assert!(factor <= MOST_CORRECTION * MOST_CORRECTION, "{a:?}");
-            prop_assert!(a.limits.wbps.unwrap() >= num_least(), "{a:?}");
+            prop_assert!(a.limits.wbps.unwrap() >= to_u64(LEAST_BYTES), "{a:?}");
         }
         let mean: f64 = allowed.iter().map(|a| a.share * a.correction.ln()).sum();
         prop_assert!(mean.abs() < 1e-6, "{mean}");
@@ -77,7 +79,7 @@ proptest! {
         weights in proptest::collection::vec(1u64..=1000, 2..6),
         looks in 4usize..40,
     ) {
-        let got: Vec<f64> = weights.iter().map(|w| 1e6 + justitia_share::num::to_f64(w % 7) * 1e6).collect();
+        let got: Vec<f64> = weights.iter().map(|w| 1e6 + to_f64(w % 7) * 1e6).collect();
         let parts = |weights: &[u64], got: &[f64]| -> Vec<f64> {
             after(looks, weights, got).iter().map(|a| a.part).collect()
         };
@@ -104,15 +106,11 @@ proptest! {
         let (weights, demands): (Vec<u64>, Vec<f64>) = bids.into_iter().unzip();
         let (tree, _) = tree(&weights);
         let weights: Vec<f64> = tree.values().map(|d| f64::from(u32::from(d.weight))).collect();
-        let parts = divide(&tree, &weights, &demands, amount);
+        let parts = water_fill(&tree, &weights, &demands, amount);
         let wanted: f64 = demands.iter().sum();
         prop_assert!((parts.iter().sum::<f64>() - amount.min(wanted)).abs() < 1e-6);
         prop_assert!(parts.iter().zip(&demands).all(|(p, d)| *p <= d + 1e-9));
     }
-}
-
-fn num_least() -> u64 {
-    justitia_share::num::to_u64(LEAST_BYTES)
 }
 
 #[test]
