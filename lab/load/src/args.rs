@@ -79,6 +79,10 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
+    /// Read and write files past the page cache, all but the log; sizes and appends become whole pages.
+    #[arg(long)]
+    pub direct: bool,
+
     /// Make every file durable while preparing.
     #[arg(long)]
     pub sync: bool,

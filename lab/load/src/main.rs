@@ -4,6 +4,7 @@
 //! and pwrite, buffers made beforehand, counters that are atomics. Its README.md lists the
 //! workloads, their scale beside Filebench's, and the output.
 
+mod aligned;
 mod args;
 mod block;
 mod counters;

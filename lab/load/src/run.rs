@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::SeedableRng;
 
+use crate::aligned::{ALIGNMENT, Aligned};
 use crate::args::{Config, Phase};
 use crate::counters::{Counters, Timings};
 use crate::fileset::FileSet;
@@ -44,17 +45,18 @@ impl Sets {
 /// The workload cannot be set up, or its output cannot be written.
 pub(crate) fn run(config: &Config, interrupt: &Arc<AtomicBool>) -> Result<bool> {
     let sets = open_sets(config)?;
-    let content = content(config)?;
+    let content = Arc::new(content(config));
     if config.does(Phase::Prepare) {
         let (seed, sync) = (config.args.seed, config.args.sync);
+        let bytes = content.first(u64::MAX);
         sets.main
-            .prepare(config.scale.preallocated, seed, &content, sync)?;
+            .prepare(config.scale.preallocated, seed, bytes, sync)?;
         if let Some(active) = &sets.active {
-            active.prepare(100, seed, &content, sync)?;
+            active.prepare(100, seed, bytes, sync)?;
         }
     }
     if config.does(Phase::Warm) {
-        let mut buffer = vec![0; content.len()];
+        let mut buffer = vec![0; content.first(u64::MAX).len()];
         for set in sets.all() {
             for index in set.indices() {
                 let path = set.path(index);
@@ -85,7 +87,12 @@ pub(crate) fn run(config: &Config, interrupt: &Arc<AtomicBool>) -> Result<bool> 
 fn open_sets(config: &Config) -> Result<Sets> {
     let personality = config.args.personality;
     let open = |name: &str, files, seed| {
-        let sizes = sizes::draw(personality.sizes(), config.scale.mean_size, files, seed);
+        let mut sizes = sizes::draw(personality.sizes(), config.scale.mean_size, files, seed);
+        if config.args.direct {
+            for size in &mut sizes {
+                *size = size.next_multiple_of(ALIGNMENT);
+            }
+        }
         let directory = config.args.dir.join(name);
         FileSet::open(directory, config.scale.directory_width, sizes).map(Arc::new)
     };
@@ -100,12 +107,10 @@ fn open_sets(config: &Config) -> Result<Sets> {
     })
 }
 
-/// Noise for the largest write: neither compression nor deduplication below makes it smaller.
-fn content(config: &Config) -> Result<Arc<[u8]>> {
+/// Noise for the largest write.
+fn content(config: &Config) -> Aligned {
     let largest = config.scale.io_size.max(config.scale.append_size);
-    let mut content = vec![0; usize::try_from(largest)?];
-    ChaCha8Rng::seed_from_u64(config.args.seed).fill_bytes(&mut content);
-    Ok(content.into())
+    Aligned::noise(&mut ChaCha8Rng::seed_from_u64(config.args.seed), largest)
 }
 
 fn sample(sets: &Sets) -> Result<residency::Residency> {
@@ -119,7 +124,7 @@ struct Crew {
     workers: Vec<Worker>,
 }
 
-fn crew(config: &Config, sets: &Sets, content: &Arc<[u8]>) -> Crew {
+fn crew(config: &Config, sets: &Sets, content: &Arc<Aligned>) -> Crew {
     let personality = config.args.personality;
     let mut crew = Crew {
         counters: Arc::default(),
@@ -133,6 +138,7 @@ fn crew(config: &Config, sets: &Sets, content: &Arc<[u8]>) -> Crew {
             files: Arc::clone(files),
             steps,
             content: Arc::clone(content),
+            direct: config.args.direct,
             io_size: config.scale.io_size,
             append_size: config.scale.append_size,
             log: config.args.dir.join("log"),
@@ -163,7 +169,7 @@ fn crew(config: &Config, sets: &Sets, content: &Arc<[u8]>) -> Crew {
 fn execute(
     config: &Config,
     sets: &Sets,
-    content: &Arc<[u8]>,
+    content: &Arc<Aligned>,
     start: &Start,
     interrupt: &Arc<AtomicBool>,
 ) -> Result<bool> {

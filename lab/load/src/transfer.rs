@@ -1,22 +1,23 @@
 //! Reads and writes that count their bytes as they are transferred.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// At most the first `length` bytes.
-pub(crate) fn first(content: &[u8], length: u64) -> &[u8] {
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
-    content.get(..length).unwrap_or(content)
-}
-
-/// The same, to be written to.
-pub(crate) fn first_mut(content: &mut [u8], length: u64) -> &mut [u8] {
-    let length = usize::try_from(length)
-        .unwrap_or(usize::MAX)
-        .min(content.len());
-    content.split_at_mut(length).0
+/// Opens a file to read and write, past the page cache or not; anew, empty.
+///
+/// # Errors
+/// It cannot be opened so.
+pub(crate) fn open(path: &Path, direct: bool, anew: bool) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(anew)
+        .truncate(anew)
+        .custom_flags(if direct { libc::O_DIRECT } else { 0 })
+        .open(path)
 }
 
 /// Writes all of `chunk`, counting what is accepted as it is; the bytes written.

@@ -24,8 +24,9 @@ use rand_chacha::rand_core::SeedableRng;
 use rustix::fs::OFlags;
 
 use self::line::SECTOR;
-use self::replay::{Buffer, Job, PIECE, Source, Trace, Worker, parse_speed};
+use self::replay::{Job, PIECE, Source, Trace, Worker, parse_speed};
 use self::trace::Format;
+use crate::aligned::Aligned;
 use crate::args::{Phase, Times, parse_size};
 use crate::counters::{Counters, Timings};
 use crate::measure::{Workload, drive};
@@ -152,7 +153,7 @@ fn check(args: &Args) -> Result<()> {
 
 /// Writes the whole file: what is read must be on the device, and what is overwritten allocated.
 fn write(path: &Path, args: &Args) -> Result<()> {
-    let mut buffer = Buffer::new(&mut ChaCha8Rng::seed_from_u64(args.seed), PIECE);
+    let buffer = Aligned::noise(&mut ChaCha8Rng::seed_from_u64(args.seed), PIECE);
     let file = File::create(path)?;
     let mut offset = 0;
     while offset < args.size {

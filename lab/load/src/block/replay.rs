@@ -1,9 +1,9 @@
 //! Which worker sends which request, and when.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::line::{Request, SECTOR};
+use crate::aligned::Aligned;
 use crate::counters::{Counters, Timings};
 use crate::pace::{Pacer, sleep_until};
 use crate::step::Step;
+use crate::transfer::open;
 
 /// Largest single read or write in bytes; larger requests are done in pieces.
 pub(super) const PIECE: u64 = 1 << 20;
-/// Direct I/O wants its memory so aligned, in bytes.
-const ALIGNMENT: usize = 4096;
 /// Pause after a failed request.
 const AFTER_ERROR: Duration = Duration::from_millis(5);
 
@@ -118,7 +118,7 @@ pub(super) struct Worker {
     timings: Arc<Timings>,
     rng: ChaCha8Rng,
     file: File,
-    buffer: Buffer,
+    buffer: Aligned,
 }
 
 impl Worker {
@@ -130,8 +130,8 @@ impl Worker {
         let mut rng = ChaCha8Rng::seed_from_u64(job.seed);
         rng.set_stream(u64::from(id));
         Ok(Self {
-            file: open(&job.path, job.direct)?,
-            buffer: Buffer::new(&mut rng, job.source.largest().min(PIECE)),
+            file: open(&job.path, job.direct, false)?,
+            buffer: Aligned::noise(&mut rng, job.source.largest().min(PIECE)),
             job,
             timings,
             rng,
@@ -212,7 +212,7 @@ impl Worker {
         let counters = &self.job.counters;
         let mut left = bytes;
         while left > 0 {
-            let piece = self.buffer.first(left);
+            let piece = self.buffer.first_mut(left);
             let (result, counter) = if request.write {
                 (self.file.write_at(piece, offset), &counters.written)
             } else {
@@ -241,43 +241,6 @@ fn place(request: Request, size: u64) -> (u64, u64) {
     let bytes = bytes.min(size);
     let places = (size - bytes) / SECTOR + 1;
     ((request.offset / SECTOR % places) * SECTOR, bytes)
-}
-
-/// Opens the file, for direct I/O or not.
-///
-/// # Errors
-/// It cannot be opened so.
-pub(super) fn open(path: &Path, direct: bool) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(if direct { libc::O_DIRECT } else { 0 })
-        .open(path)
-}
-
-/// Noise, aligned for direct I/O.
-pub(super) struct Buffer {
-    memory: Vec<u8>,
-    begin: usize,
-}
-
-impl Buffer {
-    /// So many bytes.
-    pub(super) fn new(rng: &mut ChaCha8Rng, bytes: u64) -> Self {
-        let length = usize::try_from(bytes).unwrap_or(ALIGNMENT);
-        let mut memory = vec![0; length + ALIGNMENT];
-        rng.fill_bytes(&mut memory);
-        let begin = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-        Self { memory, begin }
-    }
-
-    /// Its first bytes, at most so many.
-    pub(super) fn first(&mut self, bytes: u64) -> &mut [u8] {
-        let length = self.memory.len().saturating_sub(ALIGNMENT);
-        let bytes = usize::try_from(bytes).unwrap_or(length).min(length);
-        let end = self.begin.saturating_add(bytes);
-        self.memory.get_mut(self.begin..end).unwrap_or_default()
-    }
 }
 
 /// `--speed`: more than nothing, at most a million times.
@@ -353,16 +316,6 @@ mod tests {
         let random: Vec<_> = (0..64).map(|_| next()).collect();
         assert!(random.iter().all(|r| r.write && r.offset % step == 0));
         assert!(random.iter().any(|r| r.offset != random[0].offset));
-    }
-
-    #[test]
-    fn memory_is_aligned() {
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let mut buffer = Buffer::new(&mut rng, PIECE);
-        let piece = buffer.first(u64::MAX);
-        assert_eq!(piece.len() as u64, PIECE);
-        assert_eq!(piece.as_ptr().align_offset(ALIGNMENT), 0);
-        assert_eq!(buffer.first(512).len(), 512);
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Worker;
 use crate::step::Step;
-use crate::transfer::{first, read, write_all};
+use crate::transfer::{open, read, write_all};
 
 impl Worker {
     pub(super) fn create(&mut self) {
@@ -18,14 +18,7 @@ impl Worker {
             return;
         };
         let path = job.files.path(index);
-        let file = self.attempt(Step::Create, &path, || {
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .open(&path)
-        });
+        let file = self.attempt(Step::Create, &path, || open(&path, job.direct, true));
         job.files.created(index, file.is_some());
         self.unpaired = file.is_none();
         self.open = file.map(|file| (index, file, path));
@@ -37,9 +30,7 @@ impl Worker {
             return;
         };
         let path = job.files.path(index);
-        let file = self.attempt(Step::Open, &path, || {
-            OpenOptions::new().read(true).write(true).open(&path)
-        });
+        let file = self.attempt(Step::Open, &path, || open(&path, job.direct, false));
         match file {
             Some(file) => self.open = Some((index, file, path)),
             None => job.files.closed(index),
@@ -56,7 +47,7 @@ impl Worker {
         self.attempt(Step::WriteWhole, &path, || {
             let mut offset = 0;
             while offset < size && !job.counters.stopped() {
-                let chunk = first(&job.content, (size - offset).min(job.io_size));
+                let chunk = job.content.first((size - offset).min(job.io_size));
                 offset += write_all(&file, chunk, offset, &job.counters.written)?;
             }
             Ok(())
@@ -74,7 +65,12 @@ impl Worker {
         self.attempt(Step::ReadWhole, &path, || {
             let mut offset = 0;
             while !job.counters.stopped() {
-                match read(&file, &mut buffer, offset, &job.counters.read)? {
+                match read(
+                    &file,
+                    buffer.first_mut(u64::MAX),
+                    offset,
+                    &job.counters.read,
+                )? {
                     0 => break,
                     n => offset += n,
                 }
@@ -94,12 +90,7 @@ impl Worker {
         self.pace(amount);
         self.attempt(Step::Append, &path, || {
             let end = file.seek(SeekFrom::End(0))?;
-            write_all(
-                &file,
-                first(&job.content, amount),
-                end,
-                &job.counters.written,
-            )
+            write_all(&file, job.content.first(amount), end, &job.counters.written)
         });
         self.open = Some((index, file, path));
     }
@@ -118,7 +109,7 @@ impl Worker {
                     .open(&job.log)?,
             };
             // The offset is ignored for a file opened for appending.
-            write_all(&log, first(&job.content, amount), 0, &job.counters.written)?;
+            write_all(&log, job.content.first(amount), 0, &job.counters.written)?;
             Ok(log)
         });
     }

@@ -14,6 +14,7 @@ use justitia_share::num::{to_f64, to_u64};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use crate::aligned::{ALIGNMENT, Aligned};
 use crate::counters::{Counters, Timings};
 use crate::fileset::FileSet;
 use crate::pace::{Pacer, sleep_until};
@@ -32,7 +33,9 @@ pub(crate) struct Job {
     /// What it repeats.
     pub steps: Vec<Step>,
     /// What it writes: as long as the largest write, incompressible.
-    pub content: Arc<[u8]>,
+    pub content: Arc<Aligned>,
+    /// Whether files are read and written past the page cache; the log is not.
+    pub direct: bool,
     /// Largest read, and largest write of a whole file, in bytes.
     pub io_size: u64,
     /// Upper bound of an append in bytes.
@@ -55,7 +58,7 @@ pub(crate) struct Worker {
     timings: Arc<Timings>,
     id: u32,
     rng: ChaCha8Rng,
-    buffer: Vec<u8>,
+    buffer: Aligned,
     open: Option<(Index, File, PathBuf)>,
     stream: Option<Stream>,
     log: Option<File>,
@@ -84,8 +87,7 @@ impl Worker {
         let mut rng = ChaCha8Rng::seed_from_u64(job.seed);
         rng.set_stream(u64::from(id) + 2);
         Self {
-            // Zeroed lazily by the kernel: only what is read into takes memory.
-            buffer: vec![0; usize::try_from(job.io_size).unwrap_or(job.content.len())],
+            buffer: Aligned::zeroed(job.io_size),
             job,
             timings,
             id,
@@ -154,11 +156,16 @@ impl Worker {
         self.job.files.directory().join(name)
     }
 
-    /// Filebench draws appends uniformly below their size, so that the mean is half of it.
+    /// Filebench draws appends uniformly below their size, so that the mean is half of it. Direct I/O appends whole pages.
     fn append_amount(&mut self) -> u64 {
         // 53 random bits as a fraction of 1.
         let fraction = to_f64(self.rng.next_u64() >> 11) / to_f64(1 << 53);
-        to_u64((fraction * to_f64(self.job.append_size)).floor())
+        let amount = to_u64((fraction * to_f64(self.job.append_size)).floor());
+        if self.job.direct {
+            amount.next_multiple_of(ALIGNMENT)
+        } else {
+            amount
+        }
     }
 
     fn pace(&self, bytes: u64) {

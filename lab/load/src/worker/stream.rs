@@ -1,11 +1,10 @@
 //! Reading through the worker's own file.
 
-use std::fs::File;
 use std::sync::Arc;
 
 use super::{Next, Stream, Worker};
 use crate::step::Step;
-use crate::transfer::{first_mut, read};
+use crate::transfer::{open, read};
 
 impl Worker {
     /// Reads on in the worker's own file: the one with its number, around the set.
@@ -19,7 +18,7 @@ impl Worker {
             _ => u64::MAX,
         };
         let mut buffer = std::mem::take(&mut self.buffer);
-        let window = first_mut(&mut buffer, left);
+        let window = buffer.first_mut(left);
         self.pace(u64::try_from(window.len()).unwrap_or(u64::MAX));
         let mut offset = stream.offset;
         let got = self.attempt(step, &stream.path, || {
@@ -45,8 +44,9 @@ impl Worker {
 
     fn open_stream(&mut self, step: Step) -> Option<Stream> {
         let files = Arc::clone(&self.job.files);
+        let direct = self.job.direct;
         let path = files.path(self.id % files.len().max(1));
-        let file = self.attempt(Step::Open, &path, || File::open(&path))?;
+        let file = self.attempt(Step::Open, &path, || open(&path, direct, false))?;
         if step == Step::ReadOnce {
             // What is read ahead and not yet asked for when the time is up would be the disk's work
             // without being the application's.

@@ -23,6 +23,25 @@ fn intervals_add_up_to_the_totals() {
     assert!((1.0..4.0).contains(&seconds), "{seconds}");
 }
 
+#[test]
+fn direct_files_are_whole_pages_and_nothing_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    for personality in ["fileserver", "reread"] {
+        let lines = run(
+            personality,
+            &directory.path().join(personality),
+            "--files 60 --mean-size 10k --append-size 5k --threads 2 --duration 0.5 --direct",
+        );
+        let last = last(&lines);
+        assert_eq!(last["errors"], 0, "{last}");
+        assert!(last["read_bytes"].as_u64().unwrap() > 0);
+    }
+    for path in files_below(directory.path()) {
+        let bytes = path.metadata().unwrap().len();
+        assert_eq!(bytes % 4096, 0, "{}", path.display());
+    }
+}
+
 /// A tmpfs that is too small, mounted for this test; `None` where that is not allowed.
 struct SmallDisk(PathBuf);
 
