@@ -127,7 +127,7 @@ test-vms: build-tests
 	$(CARGO) test -p justitia-lab --no-fail-fast --test guests -- --include-ignored $(VMS_TESTS)
 
 test-databases: build-tests
-	$(CARGO) test -p justitia-lab --test guests -- --ignored --nocapture real_databases::
+	$(CARGO) test -p justitia-lab --test guests -- --ignored --nocapture --test-threads=1 real_databases:: memory_split::
 
 test-vm: build-tests
 	$(CARGO) test -p justitia-lab --no-fail-fast --test guests -- --include-ignored $(VM_TESTS)

@@ -30,6 +30,7 @@ mod guest_host;
 mod guest_memory;
 mod guest_puts;
 mod host_memory;
+mod memory_split;
 mod nbd_files;
 mod ordinary;
 mod package;

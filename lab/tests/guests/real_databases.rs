@@ -6,7 +6,7 @@
 
 use super::databases::host::Host;
 use super::databases::measure::{Window, prepare, run, window};
-use super::databases::scale::{KEYS, LIMITS_MIB, ROWS};
+use super::databases::scale::{LIMITS_MIB, RECLAIM};
 use super::databases::table::print;
 use super::retry::retry_after_a_crash;
 
@@ -14,10 +14,6 @@ use super::retry::retry_after_a_crash;
 const WARM_UP: u32 = 90;
 const SETTLE: u32 = 15;
 const WINDOW: u32 = 30;
-
-/// How the guest's kernel reclaims. The paper's had the classic LRU only; MGLRU swapped nothing of these stores in one
-/// run. 100 says that swap and files cost the same to read again: they lie on the same disk.
-const RECLAIM: &str = "echo n >/sys/kernel/mm/lru_gen/enabled; echo 100 >/proc/sys/vm/swappiness";
 
 /// How memory is provisioned.
 struct Policy {
@@ -59,7 +55,10 @@ fn filled(policy: &Policy) -> Host {
     if !policy.partitions.is_empty() {
         run(&host, "guest");
     }
-    run(&host, &format!("fill {KEYS} {ROWS} && read_files"));
+    run(
+        &host,
+        "fill_redis && fill_mariadb && fill_postgres && fill_web",
+    );
     println!("{}: warm: {:?}", policy.name, window(&host, WARM_UP));
     host
 }

@@ -52,12 +52,22 @@ impl Host {
 
     /// What `justitia cache stats` says.
     pub(crate) fn stats(&self) -> Value {
-        let mut command = program();
-        command.args(["cache", "stats", "--json", "--control"]);
-        let done = command.arg(self.dir.path().join("control")).output();
-        let done = done.unwrap();
+        serde_json::from_slice(&self.cache("stats", &["--json"])).unwrap()
+    }
+
+    /// Gives the cache so many MiB.
+    pub(crate) fn resize(&self, mib: u64) {
+        self.cache("set", &["store", "memory", &format!("{mib}MiB")]);
+    }
+
+    /// What a command of `justitia cache` prints.
+    fn cache(&self, command: &str, arguments: &[&str]) -> Vec<u8> {
+        let mut program = program();
+        program.args(["cache", command, "--control"]);
+        program.arg(self.dir.path().join("control")).args(arguments);
+        let done = program.output().unwrap();
         assert!(done.status.success(), "{done:?}");
-        serde_json::from_slice(&done.stdout).unwrap()
+        done.stdout
     }
 }
 

@@ -121,7 +121,7 @@ pub(crate) fn window(host: &Host, seconds: u32) -> Window {
 
 const MIB: f64 = 1_048_576.0;
 
-fn number(count: u64) -> f64 {
+pub(crate) fn number(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap())
 }
 
@@ -130,7 +130,7 @@ fn pools(stats: &Value) -> &[Value] {
 }
 
 /// Bytes that a container's pool has.
-fn pool(stats: &Value, name: &str) -> f64 {
+pub(crate) fn pool(stats: &Value, name: &str) -> f64 {
     let pool = pools(stats).iter().find(|pool| pool["name"] == name);
     pool.map_or(0.0, |pool| pool["memory_bytes"].as_f64().unwrap())
 }

@@ -1,4 +1,4 @@
-//! What the test of real databases needs.
+//! What the tests of real databases need.
 
 pub(crate) mod host;
 pub(crate) mod image;

@@ -28,3 +28,11 @@ pub(crate) const LIMITS_MIB: [(&str, u64); 4] = [
     ("redis", 256),
     ("web", 128),
 ];
+
+/// What one store has of both memories in the test of splits: 2 GB.
+pub(crate) const SPLIT_MIB: u64 = 256;
+
+/// How the guest's kernel reclaims. The paper's had the classic LRU only; MGLRU swapped nothing of these stores in one
+/// run. 100 says that swap and files cost the same to read again: they lie on the same disk.
+pub(crate) const RECLAIM: &str =
+    "echo n >/sys/kernel/mm/lru_gen/enabled; echo 100 >/proc/sys/vm/swappiness";
