@@ -232,13 +232,14 @@ impl KnobStore {
         let by = author.name;
         if self.is_allowed(key, verdict, now) {
             self.unwritable.remove(&key);
-            if found == until.applied {
-                self.own(cgroup, key, until.clone());
-            }
             let value = match found == until.applied {
                 true => until.original,
                 false => found.clone(),
             };
+            // A declared weight is not planned anew each second: what was written is judged once, here.
+            if found == until.applied || matches!(knob, Knob::IoWeight | Knob::IoBfqWeight) {
+                self.own(cgroup, key, value.clone(), until.applied);
+            }
             return Some(TakenBack {
                 id,
                 knob,
@@ -258,12 +259,12 @@ impl KnobStore {
         None
     }
 
-    /// Holds a knob that stands at our value: it is noted, and written once more.
-    fn own(&mut self, cgroup: &Cgroup, key: KnobKey, until: Until) {
+    /// Holds a knob at our value: it is noted, and written.
+    fn own(&mut self, cgroup: &Cgroup, key: KnobKey, original: String, applied: String) {
         let owned = OwnedKnob {
             cgroup: cgroup.clone(),
-            original: until.original,
-            applied: until.applied,
+            original,
+            applied,
             restore_pending: false,
         };
         if let Err(error) = self.write(key, owned) {
@@ -413,6 +414,42 @@ mod tests {
         assert_eq!(held.stands(), "6");
         held.store.restore_all();
         assert_eq!(held.stands(), "0");
+    }
+
+    /// A paused weight was judged twice: when its pause was over, and when it was written, then as nobody knows whose. The
+    /// fourth such time it was left for good.
+    #[test]
+    fn a_declared_weight_is_ours_again_after_each_of_many_pauses() {
+        const KNOB: Knob = Knob::IoWeight;
+        let mut held = Held::new();
+        let file = held.dir.path().join("cgroup/a/io.weight");
+        std::fs::write(&file, "default 100\n").unwrap();
+        let (cgroup, id) = (held.cgroup.clone(), held.cgroup.id());
+        let put = |held: &mut Held| {
+            let now = held.now;
+            let put = held
+                .store
+                .put_declared(&cgroup, KNOB, "default 400", true, now);
+            put.unwrap()
+        };
+        assert_eq!(put(&mut held), WriteOutcome::Written);
+        for pause in 0..2 * UNKNOWN.times {
+            while held.store.may_write(id, KNOB) {
+                std::fs::write(&file, "default 100\n").unwrap();
+                held.store.writers.say(id, KNOB, AuthorKind::Manager);
+                put(&mut held);
+            }
+            // The store's own clock is a little ahead.
+            let back = held.back(MANAGER.within.as_secs() + 1);
+            let back: Vec<_> = back.iter().map(|back| back.knob).collect();
+            assert_eq!(back, [KNOB], "pause {pause}");
+            let stands = std::fs::read_to_string(&file).unwrap();
+            assert_eq!(stands.trim(), "default 400", "pause {pause}");
+            assert_eq!(put(&mut held), WriteOutcome::Unchanged);
+        }
+        held.store.restore_all();
+        let stands = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(stands.trim(), "default 100");
     }
 
     #[test]

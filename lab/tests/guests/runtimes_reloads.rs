@@ -85,6 +85,18 @@ fn reloads_under_pressure_take_no_knob_for_good() {
         debian.ok(&format!("/root/deb systemctl daemon-{how}"));
         std::thread::sleep(APART.saturating_sub(begun.elapsed()));
     }
+    let paused = debian.ok(
+        "/root/deb journalctl -u justitia --no-pager -o cat | grep -c 'reapplied too often'; true",
+    );
+    println!(
+        "{} times a knob was left for the rest of a minute",
+        paused.trim()
+    );
+    let slice = debian.ok("cd /sys/fs/cgroup/system.slice; grep . */memory.low */io.weight; true");
+    println!(
+        "after the last one:\n{slice}\n{:#}",
+        debian.status()["external"]
+    );
     // The longest pause of a knob that was applied again too often is over by then.
     debian.within(120, &stands);
     let watched = debian.ok("touch /run/stop; sleep 1; cat /run/watched");
