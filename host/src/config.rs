@@ -205,15 +205,21 @@ mod tests {
     fn what_is_wrong_is_said() {
         for (text, expected) in [
             ("headroom = \"95%\"", "expected 1% to 90%"),
-            ("headroom = \"much\"", "found string \"much\""),
+            ("headroom = \"much\"", "found \"much\""),
             ("metrics = \"0.0.0.0:9743\"", "expected a loopback address"),
-            ("metrics = 9743", "host.toml:1: expected a loopback"),
-            ("most = \"10%\"", "host.toml:1: expected a size"),
+            (
+                "metrics = 9743",
+                "host.toml:1: metrics: expected a loopback",
+            ),
+            ("most = \"10%\"", "host.toml:1: most: expected a size"),
             (
                 "[[vm]]\nname = \"a\"\nweight = 0",
                 "expected a weight from 1 to 10000",
             ),
-            ("[[vm]]\nname = \"a\"\nmin = \"x\"", "host.toml:3: expected"),
+            (
+                "[[vm]]\nname = \"a\"\nmin = \"x\"",
+                "host.toml:3: vm.min: expected",
+            ),
             ("[[vm]]\nname = \"a\"\n[[vm]]\nname = \"a\"", "found two"),
             ("[[vm]]\nnane = \"a\"", "host.toml:2: "),
         ] {

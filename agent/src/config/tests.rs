@@ -228,16 +228,16 @@ fn every_error_has_its_file_and_line() {
     .unwrap_err();
     let expect = [
         "j.toml:1: expected one of `socket`, `state_dir`, `cpu_budget`, `probes`, `metrics`, \
-         `io`, `recharge`, `cache`, `pressure`, `unmanaged`, `unmapped`, `slab`, `guest`, `weights`, `tenant`, found the unknown key `cpu_budgett`: correct or remove it",
-        "j.toml:2: expected an absolute path, found string \"relative\"",
-        "j.toml:5: expected a weight from 1 to 10000, found integer 20000",
-        "j.toml:6: expected a glob over cgroup paths, found \"[\": unclosed character class; missing ']'",
-        "j.toml:8: expected a [[tenant]] with `match`, `container`, `image`, `label`, `unit` or `domain`, found none of them",
-        "j.toml:9: expected a size such as 64K, 256MiB, 1.5GiB or a number of bytes, found boolean true",
-        "j.toml:11: expected `use` or `usage`, found `soon`",
-        "j.toml:12: expected `demand` or `swap`, found the unknown key `x`: correct or remove it",
-        "j.toml.d/10.toml:3: expected a percentage from 0.1 to 100, found integer 101",
-        "j.toml.d/10.toml:4: expected a table [cache], found integer 3",
+         `io`, `recharge`, `cache`, `pressure`, `unmanaged`, `unmapped`, `slab`, `guest`, `weights`, `tenant`, found the unknown key `cpu_budgett`: did you mean `cpu_budget`?",
+        "j.toml:2: socket: expected an absolute path, found \"relative\"",
+        "j.toml:5: tenant.weight: expected a weight from 1 to 10000, found 20000",
+        "j.toml:6: tenant.match: expected a glob over cgroup paths, found \"[\": unclosed character class; missing ']'",
+        "j.toml:8: tenant: expected a [[tenant]] with `match`, `container`, `image`, `label`, `unit` or `domain`, found none of them",
+        "j.toml:9: tenant.min_cache: expected a size such as 64K, 256MiB, 1.5GiB or a number of bytes, found true",
+        "j.toml:11: cache.demand: expected `use` or `usage`, found `soon`",
+        "j.toml:12: cache: expected `demand` or `swap`, found the unknown key `x`: correct or remove it",
+        "j.toml.d/10.toml:3: cpu_budget: expected a percentage from 0.1 to 100, found 101",
+        "j.toml.d/10.toml:4: cache: expected a table [cache], found 3",
     ];
     for line in expect {
         assert!(
@@ -277,7 +277,7 @@ fn limits_of_the_probes_stay_within_their_ranges() {
     let errors = read("[probes]\nmax_cgroups = 15\nmax_inflight = 63\n").unwrap_err();
     assert_eq!(errors.len(), 2, "{errors:#?}");
     assert!(
-        errors[0].starts_with("j.toml:2: expected a number from 16 to 65535"),
+        errors[0].starts_with("j.toml:2: probes.max_cgroups: expected a number from 16 to 65535"),
         "{errors:#?}"
     );
 }
@@ -476,9 +476,9 @@ fn a_glob_that_cannot_be_compiled_is_told_by_line() {
     let nested = |count| "{".repeat(count) + "a" + &"}".repeat(count);
     assert_eq!(
         refused(&nested(250)),
-        "j.toml:3: expected a glob with at most 8 braces within each other, found 250: write several [[tenant]]"
+        "j.toml:3: tenant.match: expected a glob with at most 8 braces within each other, found 250: write several [[tenant]]"
     );
-    let long = "j.toml:3: expected a glob of at most 1024 bytes, found one of ";
+    let long = "j.toml:3: tenant.match: expected a glob of at most 1024 bytes, found one of ";
     for pattern in [nested(200_000), "[!a]".repeat(200_000)] {
         let error = refused(&pattern);
         assert!(error.starts_with(long), "{error}");
@@ -486,7 +486,7 @@ fn a_glob_that_cannot_be_compiled_is_told_by_line() {
     // Braces that are hidden from the count.
     let hidden = refused(&("{[}]".repeat(200) + &"}".repeat(200)));
     assert!(
-        hidden.starts_with("j.toml:3: expected a glob over cgroup paths, found")
+        hidden.starts_with("j.toml:3: tenant.match: expected a glob over cgroup paths, found")
             && hidden
                 .ends_with("}\": as a regular expression it is too large, or nested too deeply"),
         "{hidden}"
@@ -508,7 +508,7 @@ fn what_a_file_holds_or_is_called_does_nothing_to_a_terminal() {
     }
     assert_eq!(
         errors[0],
-        "j.toml:1: expected an absolute path, found string \"\\u{9b}2J\\u{202e}\""
+        "j.toml:1: state_dir: expected an absolute path, found \"\\u{9b}2J\\u{202e}\""
     );
     let name = "j.toml.d/\\x1b[2J\\xc2\\x9b.toml:1: expected one of";
     assert!(errors[2].starts_with(name), "{errors:?}");

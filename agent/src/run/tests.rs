@@ -291,7 +291,7 @@ fn a_configuration_with_an_error_changes_nothing() {
         (
             "[cache]\nswap = 7\n",
             0o600,
-            "j.toml:7: expected true or false, found integer 7",
+            "j.toml:7: cache.swap: expected true or false, found 7",
         ),
         (
             "[probes]\nmax_cgroups = 17\n",

@@ -196,7 +196,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
         ),
         (
             "title = 1".to_owned(),
-            "x:1: expected a string, found integer 1",
+            "x:1: title: expected a string, found 1",
         ),
         (String::new(), "expected the key"),
     ] {

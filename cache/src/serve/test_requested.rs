@@ -88,7 +88,10 @@ fn wrong_disks(rig: &Rig) -> Vec<(Value, &'static str)> {
         (image("missing"), "cannot open image"),
         (image("."), "expected a regular file or a block device"),
         (json!({ "name": "new" }), "expected the key `image`"),
-        (json!({ "name": "new", "image": 3 }), "found integer 3"),
+        (
+            json!({ "name": "new", "image": 3 }),
+            "expected a path, found 3",
+        ),
         (
             json!({ "name": "new", "image": more, "x": 1 }),
             "found the unknown key `x`",

@@ -177,11 +177,11 @@ fn tags_are_checked_and_a_disk_needs_a_way_to_it() {
     let pools = "[listen]\nunix = \"/run/x\"\n[[vm]]\nname = \"a\"\n[[vm.pool]]\nname = \"p\"\ntag = 1\n[[vm.pool]]\nname = \"q\"\ntag = ";
     assert_eq!(
         errors(&format!("{pools}1\n")),
-        "c:10: expected every tag of a VM once, found 1 again"
+        "c:10: vm.pool.tag: expected every tag of a VM once, found 1 again"
     );
     assert_eq!(
         errors(&format!("{pools}1024\n")),
-        "c:10: expected a tag from 1 to 1023, found 1024"
+        "c:10: vm.pool.tag: expected a tag from 1 to 1023, found 1024"
     );
     let unserved = "[[vm]]\nname = \"a\"\n[[vm.disk]]\nname = \"d\"\nimage = \"i\"\n";
     assert!(errors(unserved).contains("a `vhost` socket for each of its disks"));

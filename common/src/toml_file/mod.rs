@@ -1,7 +1,9 @@
 //! TOML files of which everything that is wrong is told at once, each with its file, its line, what was expected, what
 //! was found, and what to do. Serde ends at the first error: here, what it refuses is taken out, and it reads again.
 
+mod key;
 pub mod value;
+mod words;
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -14,6 +16,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 pub use value::Size;
+pub use words::{did_you_mean, none_of, reworded};
 
 /// The largest file that is read, bytes: some ten thousand tables.
 pub const MAX_BYTES: u64 = 1 << 20;
@@ -129,10 +132,30 @@ impl TomlFile {
         self.begin..self.padded.len()
     }
 
-    /// An error or a warning at this position.
+    /// An error at this position, about the key that stands there.
     #[must_use]
     pub fn error(&self, at: impl Into<Option<usize>>, what: impl Into<String>) -> TomlError {
-        let line = at.into().map(|at| {
+        let (at, what) = (at.into(), what.into());
+        let of = match what.starts_with("expected the key ") {
+            true => key::Of::Table,
+            false => key::Of::Any,
+        };
+        let key = at.and_then(|at| key::key_at(&self.padded, at, of));
+        // A key that nobody knows is named by the error itself.
+        let known = match what.contains(", found the unknown key ") {
+            true => key.and_then(|key| Some(key.rsplit_once('.')?.0.to_owned())),
+            false => key,
+        };
+        let what = match known {
+            Some(key) => format!("{key}: {what}"),
+            None => what,
+        };
+        self.syntax_error(at, what)
+    }
+
+    /// The same without the key.
+    fn syntax_error(&self, at: Option<usize>, what: impl Into<String>) -> TomlError {
+        let line = at.map(|at| {
             let before = self.padded.as_bytes().get(self.begin..at);
             lines(before.unwrap_or_default()) + 1
         });
@@ -175,7 +198,7 @@ impl<'a> Report<'a> {
         let (table, errors) = DeTable::parse_recoverable(&self.text.padded);
         for error in errors {
             let at = error.span().map(|span| span.start);
-            self.error(at, error.message());
+            self.push(self.text.syntax_error(at, error.message()));
         }
         let wrong = self.errors.iter().filter_map(|error| error.line);
         self.unreadable = wrong
@@ -186,16 +209,24 @@ impl<'a> Report<'a> {
 
     /// An error at this position.
     pub fn error(&mut self, at: impl Into<Option<usize>>, what: impl Into<String>) {
-        let error = self.text.error(at, what);
+        let error = match self.errors.len() < MAX_FAULTS {
+            true => self.text.error(at, what),
+            // To find a key takes a reading of the file.
+            false => self.text.syntax_error(at.into(), what),
+        };
+        self.push(error);
+    }
+
+    fn push(&mut self, error: TomlError) {
         let follows = |line| self.unreadable.iter().any(|lines| lines.contains(&line));
         if !error.line.is_some_and(follows) {
             self.errors.push(error);
         }
     }
 
-    /// A warning at this position.
+    /// A warning at this position. It names the key itself, if it is about one.
     pub fn warn(&mut self, at: impl Into<Option<usize>>, what: impl Into<String>) {
-        self.warnings.push(self.text.error(at, what));
+        self.warnings.push(self.text.syntax_error(at.into(), what));
     }
 
     /// Takes out of `table` what `T` does not accept, and adds the errors. `None` if what is left is still refused: a
@@ -314,37 +345,6 @@ fn remove_item(items: &mut DeArray<'_>, at: usize) -> Option<(usize, String)> {
         .filter_map(|(i, item)| (i != index).then_some(item))
         .collect();
     Some((begin, String::new()))
-}
-
-/// What serde says, in the order of our own errors: what was expected, what was found, what to do.
-#[must_use]
-pub fn reworded(said: &str) -> String {
-    let parted = |begin: &str, between: &str| {
-        let (found, expected) = said.strip_prefix(begin)?.rsplit_once(between)?;
-        Some((found.to_owned(), expected.to_owned()))
-    };
-    if let Some(key) = said.strip_prefix("missing field ") {
-        return format!("expected the key {key}, found none: add it");
-    }
-    if let Some(expected) = said.strip_prefix("wanted ") {
-        return format!("expected {expected}");
-    }
-    if let Some((key, expected)) = parted("unknown field ", ", expected ") {
-        return format!("expected {expected}, found the unknown key {key}: correct or remove it");
-    }
-    if let Some((found, expected)) = parted("unknown variant ", ", expected ") {
-        return format!("expected {expected}, found {found}");
-    }
-    for begin in ["invalid type: ", "invalid value: ", "invalid length "] {
-        if let Some((found, expected)) = parted(begin, ", expected ") {
-            let found = match found.strip_prefix("string ") {
-                Some(_) => found,
-                None => found.replace('`', ""),
-            };
-            return format!("expected {expected}, found {found}");
-        }
-    }
-    said.to_owned()
 }
 
 #[cfg(test)]

@@ -47,12 +47,12 @@ fn every_error_is_told_and_the_rest_is_read() {
     assert_eq!(
         errors,
         [
-            "t.toml:1: expected u16, found string \"x\"",
-            "t.toml:2: expected u8, found boolean true",
+            "t.toml:1: number: expected a whole number from 0 to 65535, found \"x\"",
+            "t.toml:2: list: expected a whole number from 0 to 255, found true",
             "t.toml:3: expected one of `number`, `list`, `disk`, found the unknown key `other`: correct or remove it",
-            "t.toml:7: expected a size such as 64K, 256MiB, 1.5GiB or a number of bytes, found string \"1 lot\"",
-            "t.toml:8: expected `slow` or `fast`, found `idle`",
-            "t.toml:9: expected the key `size`, found none: add it",
+            "t.toml:7: disk.size: expected a size such as 64K, 256MiB, 1.5GiB or a number of bytes, found \"1 lot\"",
+            "t.toml:8: disk.mode: expected `slow` or `fast`, found `idle`",
+            "t.toml:9: disk: expected the key `size`, found none: add it",
         ]
     );
     let rest = rest.unwrap();
@@ -64,7 +64,7 @@ fn every_error_is_told_and_the_rest_is_read() {
 fn a_key_that_is_missing_is_told_though_another_table_had_a_wrong_one() {
     let (errors, _) = read("[[disk]]\nsize = true\n[[disk]]\nmode = \"fast\"\n");
     assert_eq!(errors.len(), 2, "{errors:#?}");
-    assert!(errors[1].starts_with("t.toml:3: expected the key `size`"));
+    assert!(errors[1].starts_with("t.toml:3: disk: expected the key `size`"));
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_position_after_other_files_says_the_line() {
     let table = report.parse();
     let at = table.get_ref().get("w").unwrap().span().start;
     assert!(second.positions().contains(&at) && !first.positions().contains(&at));
-    assert_eq!(second.error(at, "no").to_string(), "b\\x1b:3: no");
+    assert_eq!(second.error(at, "no").to_string(), "b\\x1b:3: w: no");
     assert_eq!(second.error(None, "no").to_string(), "b\\x1b: no");
 }
 
@@ -124,13 +124,13 @@ fn what_serde_says_is_reworded() {
         ),
         (
             "invalid type: string \"a `b`\", expected a map",
-            "expected a map, found string \"a `b`\"",
+            "expected a table, found \"a `b`\"",
         ),
         (
             "invalid type: sequence, expected a map",
-            "expected a map, found sequence",
+            "expected a table, found a list",
         ),
-        ("wanted string or table", "expected string or table"),
+        ("wanted string or table", "expected a name"),
         ("expected this, found that", "expected this, found that"),
     ] {
         assert_eq!(reworded(said), told);
@@ -147,6 +147,126 @@ fn a_size_has_all_that_64_bits_hold() {
     let error = Size::deserialize(from).unwrap_err().to_string();
     assert_eq!(
         reworded(&error),
-        "expected a size such as 64K, 256MiB, 1.5GiB or a number of bytes, found integer -1"
+        "expected a size such as 64K, 256MiB, 1.5GiB or a number of bytes, found -1"
+    );
+}
+
+/// Names of types of Rust that serde tells.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Typed {
+    #[serde(rename = "title")]
+    _title: String,
+    #[serde(default, rename = "count")]
+    _count: u64,
+    #[serde(default, rename = "many")]
+    _many: i64,
+    #[serde(default, rename = "part")]
+    _part: f64,
+    #[serde(default, rename = "on")]
+    _on: bool,
+    #[serde(default, rename = "at")]
+    _at: Option<std::net::SocketAddr>,
+    #[serde(default, rename = "path")]
+    _path: Option<PathBuf>,
+    #[serde(default, rename = "mode")]
+    _mode: Option<Mode>,
+    #[serde(default, rename = "disk")]
+    _disk: Option<Box<Disk>>,
+    #[serde(default, rename = "kind")]
+    _kind: Option<Kind>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "is", rename_all = "lowercase", deny_unknown_fields)]
+enum Kind {
+    Round,
+}
+
+/// A file with one error at least, and a part of what is told.
+const TYPED: &[(&str, &str)] = &[
+    ("title = 3", "1: title: expected a string, found 3"),
+    (
+        "count = 3",
+        "1: expected the key `title`, found none: add it",
+    ),
+    (
+        "count = -1",
+        "1: count: expected a whole number, not below 0, found -1",
+    ),
+    ("many = 1.5", "1: many: expected a whole number, found 1.5"),
+    ("part = \"x\"", "1: part: expected a number, found \"x\""),
+    (
+        "on = \"yes\"",
+        "1: on: expected true or false, found \"yes\"",
+    ),
+    (
+        "at = \"here\"",
+        "1: at: expected an address and a port such as",
+    ),
+    ("path = [1]", "1: path: expected a path, found a list"),
+    (
+        "mode = \"fst\"",
+        "1: mode: expected `slow` or `fast`, found `fst`: did you mean `fast`?",
+    ),
+    ("mode = [1]", "1: mode: expected a name"),
+    ("disk = 7", "1: disk: expected a table, found 7"),
+    (
+        "[disk]\nsiez = 1",
+        "2: disk: expected `size` or `mode`, found the unknown key `siez`: did you mean `size`?",
+    ),
+    ("[disk]\nsize = -5", "2: disk.size: expected a size such as"),
+    (
+        "[disk]\nmode = \"slow\"",
+        "1: disk: expected the key `size`, found none: add it",
+    ),
+    ("kind = 1", "1: kind: expected a table, found 1"),
+    ("[kind]\nis = \"square\"", "kind"),
+    (
+        "[kind]\n",
+        "1: kind: expected the key `is`, found none: add it",
+    ),
+    (
+        "titel = \"x\"",
+        "found the unknown key `titel`: did you mean `title`?",
+    ),
+];
+
+#[test]
+fn an_error_names_the_key_and_no_type_of_rust() {
+    for (text, told) in TYPED {
+        let file = TomlFile::new(Path::new("t.toml"), text);
+        let mut report = Report::new(&file);
+        let mut table = report.parse();
+        let _: Option<Typed> = report.read(&mut table);
+        let errors = report.into_parts().0;
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert!(
+            errors.iter().any(|e| e.contains(told)),
+            "{text}: {errors:#?}"
+        );
+        for rust in [
+            "u64", "i64", "f64", "struct", "enum", "variant", "Kind", "Disk", "Mode", "map",
+            "sequence",
+        ] {
+            assert!(
+                !errors.iter().any(|e| e.contains(rust)),
+                "{rust}: {errors:#?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_like_nothing_is_not_offered() {
+    let choices = ["reread-x4", "hot-stream"];
+    assert_eq!(
+        did_you_mean("rereed", choices),
+        ": did you mean `reread-x4`?"
+    );
+    assert_eq!(did_you_mean("zzz", choices), "");
+    assert_eq!(
+        none_of("an experiment", "hot-strem", choices),
+        "expected an experiment (reread-x4, hot-stream), found \"hot-strem\": did you mean `hot-stream`?"
     );
 }

@@ -23,13 +23,13 @@ pub fn expect<'de, D: Deserializer<'de>, T>(
         .ok_or_else(|| D::Error::custom(format!("expected {expected}, found {}", shown(&found))))
 }
 
-/// The value's type, and what it is where that is short.
+/// What it is where that is short.
 fn shown(value: &Value) -> String {
     match value {
-        Value::String(text) => format!("string {text:?}"),
-        Value::Array(_) => "an array".to_owned(),
+        Value::String(text) => format!("{text:?}"),
+        Value::Array(_) => "a list".to_owned(),
         Value::Table(_) => "a table".to_owned(),
-        simple => format!("{} {simple}", simple.type_str()),
+        simple => simple.to_string(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The ways of controlling the machine that are compared. The tenants' weights are always set, in
 //! all of them; a configuration decides what enforces the weights.
 
+use justitia_common::toml_file::none_of;
 use serde::{Deserialize, Serialize};
 
 use crate::report::schema;
@@ -175,18 +176,13 @@ impl Configuration {
     /// If none has this name; it lists the names that there are.
     pub fn find(id: &str) -> Result<Self, String> {
         let all = Self::all();
-        let known: Vec<String> = all
-            .iter()
-            .map(|configuration| configuration.id.clone())
-            .collect();
-        all.into_iter()
-            .find(|configuration| configuration.id == id)
-            .ok_or_else(|| {
-                format!(
-                    "expected a configuration ({}), found {id:?}",
-                    known.join(", ")
-                )
-            })
+        match all.iter().find(|known| known.id == id) {
+            Some(found) => Ok(found.clone()),
+            None => {
+                let known = all.iter().map(|known| known.id.as_str());
+                Err(none_of("a configuration", id, known))
+            }
+        }
     }
 
     /// As results name it.

@@ -7,7 +7,10 @@ use crate::report::schema::{Metric, Total, Unit};
 /// What is measured: a quantity that the lab knows, or one that a phase records under a name of
 /// its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected the name of a metric, or a table that describes one in full, found neither"
+)]
 pub enum MetricName {
     /// `bandwidth`, `pages`, `hit_ratio`, `device` …
     Known(String),
@@ -16,6 +19,11 @@ pub enum MetricName {
 }
 
 impl MetricName {
+    /// The names that the lab knows.
+    pub(super) fn known() -> impl Iterator<Item = &'static str> {
+        KNOWN.iter().map(|(key, ..)| *key)
+    }
+
     /// Its description; `None` for an unknown name.
     #[must_use]
     pub fn describe(&self) -> Option<Metric> {

@@ -246,7 +246,10 @@ fn check_port(
     if !(64..=MAX_RESIDENCY).contains(&bytes) {
         report.error(
             Some(port.residency.span().start),
-            format!("expected a residency table of 64 bytes to 16 GiB, found {bytes} bytes"),
+            format!(
+                "expected a residency table of 64 bytes to 16 GiB, found {}",
+                port.residency.get_ref()
+            ),
         );
     }
     let name = match port.name {

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use super::super::configuration::Configuration;
 use super::super::definition::Experiment;
+use super::super::metric::MetricName;
 use super::super::source::Place;
 use super::problem::{Problem, problem};
+use justitia_common::toml_file::{did_you_mean, none_of};
 
 pub(super) fn configurations(experiment: &Experiment) -> Result<(), Problem> {
     let place = || Place::top("configurations");
@@ -34,12 +36,18 @@ pub(super) fn metrics(experiment: &Experiment) -> Result<(), Problem> {
         .find(|name| name.describe().is_none())
     {
         None => Ok(()),
-        Some(name) => problem(
-            place(),
-            format!(
-                "expected a metric that the lab knows, or one described in full, found {name:?}"
-            ),
-        ),
+        Some(name) => {
+            let (name, meant) = match name {
+                MetricName::Known(name) => (name.as_str(), did_you_mean(name, MetricName::known())),
+                MetricName::Own(metric) => (metric.key.as_str(), String::new()),
+            };
+            problem(
+                place(),
+                format!(
+                    "expected a metric that the lab knows, or one described in full, found {name:?}{meant}"
+                ),
+            )
+        }
     }
 }
 
@@ -51,9 +59,10 @@ pub(super) fn goals(experiment: &Experiment) -> Result<(), Problem> {
         if !keys.contains(goal.metric.as_str()) {
             return problem(
                 place(),
-                format!(
-                    "expected a metric of this experiment ({keys:?}), found {:?}",
-                    goal.metric
+                none_of(
+                    "a metric of this experiment",
+                    &goal.metric,
+                    keys.iter().copied(),
                 ),
             );
         }

@@ -37,8 +37,8 @@ fn journal(experiment: &Experiment) -> Result<(), Problem> {
     problem(
         Place::within("disk", "journal"),
         format!(
-            "expected ext4, and 4MiB to half of the disk, found {} with {journal} bytes",
-            disk.filesystem
+            "expected ext4, and 4MiB to half of the disk, found {} with {}",
+            disk.filesystem, disk.journal
         ),
     )
 }
@@ -53,15 +53,15 @@ mod tests {
         let wrong = [
             (
                 "[[tenant]]\nname = \"a\"\nweight = 1\ncgroup = { \"../memory.min\" = \"1\" }",
-                "t.toml:2: expected a file of a cgroup",
+                "t.toml:2: tenant: expected a file of a cgroup",
             ),
             (
                 "[[phase]]\ndo = \"sample\"\nseconds = 1",
-                "t.toml:2: expected probes",
+                "t.toml:2: phase: expected probes",
             ),
             (
                 "[[phase]]\ndo = \"renew\"\nin = [\"outsider\"]",
-                "t.toml:2: expected a tenant",
+                "t.toml:2: phase: expected a tenant",
             ),
         ];
         for (more, what) in wrong {

@@ -6,6 +6,7 @@ use super::super::source::Place;
 use super::problem::{Problem, problem};
 use super::tenants;
 use crate::report::schema::{Metric, Total};
+use justitia_common::toml_file::none_of;
 
 pub(super) fn phases(experiment: &Experiment) -> Result<(), Problem> {
     if experiment.phase.is_empty() {
@@ -21,10 +22,10 @@ pub(super) fn phases(experiment: &Experiment) -> Result<(), Problem> {
             Phase::Run(run) => running(experiment, run, &place)?,
             Phase::Record(RecordPhase { key }) => {
                 if !experiment.metrics().iter().any(|metric| metric.key == *key) {
-                    return problem(
-                        place(),
-                        format!("expected a metric of this experiment, found {key:?}"),
-                    );
+                    let metrics = experiment.metrics();
+                    let known = metrics.iter().map(|metric| metric.key.as_str());
+                    let what = none_of("a metric of this experiment", key, known);
+                    return problem(place(), what);
                 }
             }
             Phase::Sample(_) if !experiment.probes => {
@@ -69,10 +70,11 @@ fn names(experiment: &Experiment, phase: &Phase, place: &dyn Fn() -> Place) -> R
     };
     match named.into_iter().find(|name| !known(name)) {
         None => Ok(()),
-        Some(name) => problem(
-            place(),
-            format!("expected a tenant or {OUTSIDER:?}, found {name:?}"),
-        ),
+        Some(name) => {
+            let tenants = experiment.tenant.iter().map(|tenant| tenant.name.as_str());
+            let outsider = outsider_allowed.then_some(OUTSIDER);
+            problem(place(), none_of("a tenant", name, tenants.chain(outsider)))
+        }
     }
 }
 

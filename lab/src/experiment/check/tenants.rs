@@ -6,6 +6,7 @@ use super::super::definition::Experiment;
 use super::super::phase::OUTSIDER;
 use super::super::source::Place;
 use super::problem::{Problem, problem};
+use justitia_common::toml_file::none_of;
 
 pub(super) fn files(experiment: &Experiment) -> Result<(), Problem> {
     match experiment.files.keys().find(|name| !is_plain(name)) {
@@ -73,9 +74,6 @@ pub(super) fn workload(experiment: &Experiment, name: &str, place: Place) -> Res
     if experiment.workload.contains_key(name) {
         return Ok(());
     }
-    let known: Vec<&String> = experiment.workload.keys().collect();
-    problem(
-        place,
-        format!("expected a workload ({known:?}), found {name:?}"),
-    )
+    let known = experiment.workload.keys().map(String::as_str);
+    problem(place, none_of("a workload", name, known))
 }

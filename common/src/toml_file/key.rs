@@ -1,0 +1,42 @@
+//! Which key a position of a text is of.
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::covers;
+
+/// What a position is that of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    /// A key, or its value.
+    Any,
+    /// A table: something is missing in it.
+    Table,
+}
+
+/// The key at this position, after those of the tables that it is in: `cache.swap`. `None` where there is none.
+pub(super) fn key_at(text: &str, at: usize, of: Of) -> Option<String> {
+    let (table, _) = DeTable::parse_recoverable(text);
+    Some(path(table.get_ref(), at, of)?.join("."))
+}
+
+fn path(table: &DeTable<'_>, at: usize, of: Of) -> Option<Vec<String>> {
+    table.iter().find_map(|(key, value)| {
+        let here = of == Of::Any && covers(&key.span(), at);
+        let below = below(value, at, of).or_else(|| here.then(Vec::new))?;
+        let mut path = vec![key.get_ref().to_string()];
+        path.extend(below);
+        Some(path)
+    })
+}
+
+/// The keys below a value that lead to this position; none if it is its own. A table's keys may stand elsewhere than its header.
+fn below(value: &Spanned<DeValue<'_>>, at: usize, of: Of) -> Option<Vec<String>> {
+    let here = covers(&value.span(), at);
+    let (found, here) = match value.get_ref() {
+        DeValue::Table(inner) => (path(inner, at, of), here),
+        DeValue::Array(items) => (items.iter().find_map(|item| below(item, at, of)), here),
+        _ => (None, here && of == Of::Any),
+    };
+    found.or_else(|| here.then(Vec::new))
+}
