@@ -101,6 +101,16 @@ impl Experiment {
         }
     }
 
+    /// How long a run takes at least, in seconds of the guest, without its boot and without what runs to its own end.
+    #[must_use]
+    pub fn seconds(&self) -> u64 {
+        match &self.scale {
+            // Quiet, and under pressure.
+            Some(scale) => scale.tenants.iter().map(|_| 2 * scale.seconds).sum(),
+            None => self.phase.iter().map(Phase::seconds).sum(),
+        }
+    }
+
     /// What is measured.
     #[must_use]
     pub fn metrics(&self) -> Vec<schema::Metric> {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use justitia_common::regular_file;
-use justitia_common::toml_file::TomlFile;
+use justitia_common::toml_file::{TomlFile, none_of};
 
 use super::check;
 use super::definition::Experiment;
@@ -47,27 +47,27 @@ impl Experiment {
     /// # Errors
     /// There is none, or it is wrong: see [`Experiment::parse`].
     pub fn find(name: &str) -> Result<Self> {
-        let path = Path::new(name);
-        if path.extension().is_none_or(|ending| ending != "toml") {
-            let (file, text) = shipped(name)?;
-            return Self::parse(name, &file, &text);
+        let source = source(name)?;
+        if !is_file(name) {
+            return Self::read(name, &source);
         }
-        let dir = path.parent().unwrap_or(Path::new(""));
-        let beside = |base: &str| match Path::new(base) {
-            path if path.extension().is_none_or(|ending| ending != "toml") => shipped(base),
-            path if path.components().count() == 1 => {
-                let path = dir.join(path);
-                Ok((path.display().to_string(), text_of(&path)?))
-            }
-            _ => bail!("expected a file in the same directory, found {base:?}"),
-        };
-        let source = Source::load(name, &text_of(path)?, &beside)?;
+        let path = Path::new(name);
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let mut experiment = Self::read(&stem, &source)?;
-        dir.clone_into(&mut experiment.dir);
+        path.parent()
+            .unwrap_or(Path::new(""))
+            .clone_into(&mut experiment.dir);
         // Everything is checked before anything runs.
         experiment.contents().with_context(|| name.to_owned())?;
         Ok(experiment)
+    }
+
+    /// The definition of this name or at this path as it is written, and those that it builds on: each with its file.
+    ///
+    /// # Errors
+    /// There is none, or a base is wrong.
+    pub fn texts(name: &str) -> Result<Vec<TomlFile>> {
+        Ok(source(name)?.into_texts())
     }
 
     /// Every shipped experiment.
@@ -112,17 +112,40 @@ impl Experiment {
     }
 }
 
+/// Whether an experiment is named by its file.
+fn is_file(name: &str) -> bool {
+    Path::new(name)
+        .extension()
+        .is_some_and(|ending| ending == "toml")
+}
+
+/// The texts of the shipped experiment of this name, or of the file at this path.
+fn source(name: &str) -> Result<Source> {
+    if !is_file(name) {
+        let (file, text) = shipped(name)?;
+        return Source::load(&file, &text, &shipped);
+    }
+    let path = Path::new(name);
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let beside = |base: &str| match Path::new(base) {
+        _ if !is_file(base) => shipped(base),
+        path if path.components().count() == 1 => {
+            let path = dir.join(path);
+            Ok((path.display().to_string(), text_of(&path)?))
+        }
+        _ => bail!("expected a file in the same directory, found {base:?}"),
+    };
+    Source::load(name, &text_of(path)?, &beside)
+}
+
 /// The file and the text of a shipped experiment.
 fn shipped(name: &str) -> Result<(String, String)> {
-    let mut all = EXPERIMENTS.iter().chain(&ORDINARY);
+    let all = EXPERIMENTS.iter().chain(&ORDINARY);
     match all.clone().find(|(shipped, _)| *shipped == name) {
         Some((_, text)) => Ok((format!("lab/experiments/{name}.toml"), (*text).to_owned())),
         None => {
-            let names: Vec<&str> = all.by_ref().map(|(name, _)| *name).collect();
-            Err(anyhow!(
-                "expected an experiment ({}) or the path of a .toml file, found {name:?}",
-                names.join(", ")
-            ))
+            let kind = "the path of a .toml file, or an experiment";
+            Err(anyhow!(none_of(kind, name, all.map(|(name, _)| *name))))
         }
     }
 }

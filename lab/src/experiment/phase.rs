@@ -186,6 +186,20 @@ fn pages() -> String {
     "pages".to_owned()
 }
 
+impl Phase {
+    /// How long it takes at least, in seconds of the guest: what runs to its own end is not known.
+    pub(super) fn seconds(&self) -> u64 {
+        match self {
+            Self::Run(run) if run.background => 0,
+            Self::Run(run) => run.seconds.map_or(0, |seconds| seconds + run.ramp),
+            Self::Wait(WaitPhase { seconds })
+            | Self::Sample(SamplePhase { seconds, .. })
+            | Self::Measure(MeasurePhase { seconds, .. }) => *seconds,
+            _ => 0,
+        }
+    }
+}
+
 impl std::fmt::Display for Phase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

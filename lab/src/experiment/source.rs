@@ -67,6 +67,11 @@ impl Source {
         Ok(source)
     }
 
+    /// The texts, its own first.
+    pub(super) fn into_texts(self) -> Vec<TomlFile> {
+        self.texts
+    }
+
     fn push(&mut self, file: &str, text: &str) {
         let begin = self.texts.last().map_or(0, |text| text.positions().end);
         let text = TomlFile::after(begin, Path::new(file), text);

@@ -336,7 +336,7 @@ fn wrong_bases_and_cycles_are_refused_with_file_and_line() {
         (
             GOOD,
             "base = \"rereed\"",
-            "own.toml:1: expected an experiment (",
+            "own.toml:1: expected the path of a .toml file, or an experiment (",
         ),
         (
             GOOD,
@@ -346,4 +346,25 @@ fn wrong_bases_and_cycles_are_refused_with_file_and_line() {
     ] {
         assert_refused(base, own, error);
     }
+}
+
+#[test]
+fn an_experiment_says_how_long_a_run_takes_and_shows_its_bases() {
+    for experiment in Experiment::shipped().unwrap() {
+        assert!(experiment.seconds() > 0, "{}", experiment.name);
+    }
+    let experiment = Experiment::parse("t", "t.toml", GOOD).unwrap();
+    assert_eq!(experiment.seconds(), 3);
+    let texts = Experiment::texts("database").unwrap();
+    let files = texts.iter().map(|text| text.file().display().to_string());
+    assert_eq!(
+        files.collect::<Vec<_>>(),
+        ["lab/experiments/database.toml", "lab/experiments/slab.toml"]
+    );
+    assert!(
+        Experiment::texts("databse")
+            .unwrap_err()
+            .to_string()
+            .contains("did you mean `database`?")
+    );
 }

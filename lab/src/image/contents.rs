@@ -63,6 +63,12 @@ const OPTIONAL_TOOLS: [&str; 1] = ["strace"];
 const RUNNER: &str = "justitia-lab-guest";
 const PROGRAMS: [&str; 2] = ["justitia", "justitia-load"];
 
+/// The host's tools without which there is no image.
+pub(crate) fn tools() -> impl Iterator<Item = &'static str> {
+    let needed = TOOLS.iter().filter(|name| !OPTIONAL_TOOLS.contains(name));
+    needed.copied().chain(["busybox", "ldd"])
+}
+
 /// All of it, for this kernel.
 pub(super) fn contents(kernel: &Kernel) -> Result<Archive> {
     let mut all = Archive::default();

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::host::LabDir;
 use crate::kernel::Kernel;
+pub(crate) use contents::tools;
 
 /// The initramfs for this kernel and these programs, built if it is not there yet.
 ///

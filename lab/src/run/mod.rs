@@ -4,6 +4,7 @@
 mod attempt;
 mod options;
 mod order;
+mod ready;
 mod results;
 
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ pub fn run(
     let repeat = options.repeat.unwrap_or(experiment.repeat);
     ensure!(repeat > 0, "expected at least one repeat, found 0");
     let lab = LabDir::find()?;
+    ready::check(experiment, options, &lab)?;
     let mut results = results::empty(experiment, &configurations, options)?;
     let order = order::order(&configurations, &options.mglru, repeat, options.seed);
     let begin = Instant::now();

@@ -37,8 +37,9 @@ struct Cli {
 enum Command {
     Run(vm::Run),
     Ordinary(vm::Ordinary),
-    /// Lists the experiments and what they compare.
+    /// Lists the experiments, what they compare, and how long each takes.
     List,
+    Show(vm::Show),
     Report(vm::Report),
     Shell(vm::Shell),
     /// Measures the hypervisor cache.
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Command::Run(args) => vm::run(&args),
         Command::Ordinary(args) => vm::ordinary(&args),
         Command::List => vm::list(),
+        Command::Show(args) => vm::show(&args),
         Command::Report(args) => vm::render(&args),
         Command::Shell(args) => vm::shell(&args),
         Command::Cache(Cache::Bench(args)) => done(bench::bench(&args)),

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
+use justitia_api::escape::plain_lines;
 use justitia_lab::experiment::{Configuration, Experiment};
 use justitia_lab::kernel::KernelChoice;
 use justitia_lab::report::{self, ReportError};
@@ -13,6 +14,7 @@ use justitia_lab::run::{Options, Progress};
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
 
 use justitia_common::command::out;
+use justitia_common::toml_file::none_of;
 
 /// Runs experiments and prints what came out; the results are kept for `justitia-lab report`.
 ///
@@ -148,14 +150,10 @@ pub(crate) fn run(args: &Run) -> Result<ExitCode> {
 pub(crate) fn ordinary(args: &Ordinary) -> Result<ExitCode> {
     let mut mixtures = Experiment::ordinary()?;
     for name in &args.mixtures {
+        let known = mixtures.iter().map(|mixture| &*mixture.name);
         ensure!(
-            mixtures.iter().any(|mixture| mixture.name == *name),
-            "expected one of the mixtures ({}), found {name:?}",
-            mixtures
-                .iter()
-                .map(|m| &*m.name)
-                .collect::<Vec<_>>()
-                .join(", ")
+            known.clone().any(|known| known == name),
+            none_of("a mixture", name, known)
         );
     }
     mixtures.retain(|mixture| args.mixtures.is_empty() || args.mixtures.contains(&mixture.name));
@@ -223,6 +221,7 @@ pub(crate) fn list() -> Result<ExitCode> {
     for experiment in Experiment::shipped()? {
         let paper = experiment
             .paper
+            .as_ref()
             .map(|paper| format!(" ({}, {})", paper.title, paper.figure))
             .unwrap_or_default();
         out::line(format_args!(
@@ -230,17 +229,51 @@ pub(crate) fn list() -> Result<ExitCode> {
             experiment.name, experiment.title
         ));
         out::line(format_args!(
-            "{:20} configurations: {}\n",
+            "{:20} configurations: {}",
             "",
             experiment.configurations.join(", ")
         ));
+        out::line(format_args!("{:20} {}\n", "", takes(&experiment)));
     }
+    out::line(
+        "A run takes longer where the guest is emulated, and where a phase runs to its own end.\n",
+    );
     out::line("Configurations:");
     for configuration in Configuration::all() {
         out::line(format_args!(
             "{:20} {}",
             configuration.id, configuration.what
         ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How long an experiment takes at least.
+fn takes(experiment: &Experiment) -> String {
+    let runs = experiment.configurations.len() * usize::try_from(experiment.repeat).unwrap_or(1);
+    let seconds = experiment.seconds();
+    let minutes = (seconds * u64::try_from(runs).unwrap_or(1)).div_ceil(60);
+    format!("takes at least {minutes} min: {runs} runs of {seconds} s, and a boot each")
+}
+
+/// Prints an experiment as it is written, and after it those that it builds on.
+#[derive(Args)]
+pub(crate) struct Show {
+    /// Which: a name from `justitia-lab list`, or the path of a .toml file.
+    #[arg(value_name = "NAME")]
+    experiment: String,
+}
+
+pub(crate) fn show(args: &Show) -> Result<ExitCode> {
+    let experiment = Experiment::find(&args.experiment)?;
+    out::line(format_args!(
+        "# {}: {}",
+        experiment.name,
+        takes(&experiment)
+    ));
+    for text in Experiment::texts(&args.experiment)? {
+        out::line(format_args!("\n# {}\n", text.file().display()));
+        out::print(plain_lines(text.text()));
     }
     Ok(ExitCode::SUCCESS)
 }
