@@ -93,7 +93,12 @@ fn page_cache(host: &Host) -> (&'static str, String) {
         0 => "is divided by weight",
         _ => "is divided by weight: works, with limits (below)",
     };
-    (YES, format!("page cache: {how}"))
+    let lru = match host.capabilities.state(CapabilityId::Mglru) {
+        State::Yes => "; it has MGLRU",
+        State::No => "; it has the classic LRU",
+        _ => "",
+    };
+    (YES, format!("page cache: {how}{lru}"))
 }
 
 fn bandwidth(host: &Host) -> (&'static str, String) {

@@ -145,6 +145,28 @@ fn a_host_with_every_runtime_fits_a_screen_and_begins_with_the_verdict() {
 }
 
 #[test]
+fn the_lru_is_named_as_the_guide_shows_it() {
+    let guide = include_str!("../../../../docs/guide/backup.md");
+    let dir = tempfile::tempdir().unwrap();
+    let verdict = |bits: Option<&str>| {
+        if let Some(bits) = bits {
+            let lru = dir.path().join("kernel/mm/lru_gen");
+            std::fs::create_dir_all(&lru).unwrap();
+            std::fs::write(lru.join("enabled"), bits).unwrap();
+        }
+        let told = text(&host(dir.path(), SupportLevel::Full));
+        told.lines().nth(1).unwrap().to_owned()
+    };
+    let classic = verdict(None);
+    assert!(guide.contains(&format!("\n    {classic}\n")), "{classic}");
+    assert_eq!(verdict(Some("0x0000\n")), classic);
+    let mglru = " yes  page cache: is divided by weight; it has MGLRU";
+    assert_eq!(verdict(Some("0x0007\n")), mglru);
+    // What is not known is not said.
+    assert!(!verdict(Some("on\n")).contains("LRU"));
+}
+
+#[test]
 fn what_cannot_work_is_said_with_its_cause_and_ends_with_another_status() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = host(dir.path(), SupportLevel::Unavailable);
