@@ -208,7 +208,7 @@ fn cost(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_api::{ExternalKnob, GivenUpKnob, Reason, TenantKind};
+    use justitia_api::{AppStatus, ExternalKnob, GivenUpKnob, Reason, TenantKind};
 
     const WIDE: Layout = Layout {
         all: false,
@@ -403,6 +403,57 @@ mod tests {
         assert_eq!(super::row(&unknown)[5], "-");
         for absent in ["external:", "given up:", "limitation:"] {
             assert!(!text.contains(absent), "{absent} is in\n{text}");
+        }
+    }
+
+    /// What docs/guide/backup.md shows.
+    #[test]
+    fn the_guides_example_is_what_is_shown() {
+        const MIB: u64 = 1 << 20;
+        let tenant = |name: &str, usage, set, entitled, reclaimed| TenantStatus {
+            usage: usage * MIB,
+            working_set: set * MIB,
+            entitlement: entitled * MIB,
+            reclaimed: reclaimed * MIB,
+            ..container(name)
+        };
+        let database = TenantStatus {
+            image: Some("postgres:16".to_owned()),
+            app: Some(AppStatus {
+                read_rate: 52e6,
+                hit_ratio: Some(0.996),
+                ..AppStatus::default()
+            }),
+            growing: false,
+            backlogged: false,
+            ..tenant("db", 400, 398, 471, 0)
+        };
+        let backup = TenantStatus {
+            image: Some("debian:12".to_owned()),
+            backlogged: false,
+            app: Some(AppStatus {
+                read_rate: 38e6,
+                hit_ratio: Some(0.004),
+                ..AppStatus::default()
+            }),
+            ..tenant("backup", 283, 0, 260, 8412)
+        };
+        let shown = tenants(
+            &Status {
+                tenants: vec![database, backup],
+                ..Status::default()
+            },
+            Layout {
+                all: false,
+                width: Some(100),
+            },
+        );
+        let guide = include_str!("../../../docs/guide/backup.md");
+        for line in shown.lines() {
+            assert!(
+                guide.contains(line.trim_end()),
+                "not in the guide:\n{shown}"
+            );
         }
     }
 }
