@@ -47,7 +47,7 @@ pub enum MonitorError {
     /// Nothing is answered.
     #[error(
         "the QMP monitor {0}: expected an answer within 2 s, found none. A monitor serves one client at a time: another program \
-         holds it, or QEMU hangs. Give the VM a second one (`-qmp unix:PATH,server=on,wait=off`)"
+         holds it, or QEMU is starting or hangs. Give the VM a second one (`-qmp unix:PATH,server=on,wait=off`)"
     )]
     Busy(String),
     /// What is answered is no QMP.

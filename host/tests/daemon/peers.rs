@@ -12,6 +12,7 @@ use justitia_guest_protocol::memory::{
     Answer, BLOCK, Body, Cached, Reclaimed, Request, Sampler, State, encode,
 };
 use justitia_host::duplicates::VmDuplicates;
+use justitia_host::monitor::Monitor;
 use justitia_host::status::{Status, VmStatus, ask, ask_duplicates};
 use serde_json::{Value, json};
 
@@ -44,7 +45,9 @@ impl Qemu {
         };
         let qmp = format!("unix:{},server=on,wait=off", path.display());
         let qemu = Self::start_with(name, &["-qmp", &qmp]);
-        wait_until("QEMU listens", || path.exists());
+        // It listens and greets, then fills its memory. Commands are answered only after that.
+        let monitor = Monitor::Socket(path.to_owned());
+        wait_until("QEMU answers", || monitor.session().is_ok());
         qemu
     }
 
