@@ -1,9 +1,9 @@
 //! Which key a position of a text is of.
 
+use std::ops::Range;
+
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-
-use super::covers;
 
 /// What a position is that of.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,4 +39,9 @@ fn below(value: &Spanned<DeValue<'_>>, at: usize, of: Of) -> Option<Vec<String>>
         _ => (None, here && of == Of::Any),
     };
     found.or_else(|| here.then(Vec::new))
+}
+
+/// Whether a part of a text has this position; where a value is missing it has none but its beginning.
+pub(super) fn covers(span: &Range<usize>, at: usize) -> bool {
+    span.contains(&at) || span.start == at
 }

@@ -295,11 +295,6 @@ pub fn faults<T: DeserializeOwned>(table: &mut Spanned<DeTable<'_>>) -> (Vec<Fau
     (found, None)
 }
 
-/// Whether a part of a text has this position; where a value is missing it has none but its beginning.
-fn covers(span: &Range<usize>, at: usize) -> bool {
-    span.contains(&at) || span.start == at
-}
-
 /// Removes the innermost entry at this position of a table that begins at `begin`. Returns where the table begins that it
 /// was in, and its key.
 fn remove(begin: usize, table: &mut DeTable<'_>, at: usize) -> Option<(usize, String)> {
@@ -321,7 +316,7 @@ fn remove(begin: usize, table: &mut DeTable<'_>, at: usize) -> Option<(usize, St
     }
     let key = table
         .iter()
-        .find(|(key, value)| covers(&key.span(), at) || covers(&value.span(), at))
+        .find(|(key, value)| key::covers(&key.span(), at) || key::covers(&value.span(), at))
         .map(|(key, _)| key.get_ref().to_string())?;
     table.remove(key.as_str());
     Some((begin, key))
@@ -337,7 +332,9 @@ fn remove_item(items: &mut DeArray<'_>, at: usize) -> Option<(usize, String)> {
             return Some(removed);
         }
     }
-    let index = items.iter().position(|item| covers(&item.span(), at))?;
+    let index = items
+        .iter()
+        .position(|item| key::covers(&item.span(), at))?;
     let begin = items.first().map_or(0, |item| item.span().start);
     *items = std::mem::replace(items, DeArray::new())
         .into_iter()
