@@ -42,6 +42,9 @@ const SPARE_PARTS: u64 = 2;
 /// A balloon of a guest that answers is not inflated for less than this part of the headroom.
 const BEARABLE_PARTS: u64 = 4;
 
+/// Below this part of the headroom only what the host sees counts, and balloons take what is lacking.
+const DOUBT_PARTS: u64 = 4;
+
 /// The law, with what it remembers of each VM.
 #[derive(Clone, Debug, Default)]
 pub struct Law {
@@ -97,7 +100,10 @@ impl Law {
             growth.min(vm.ram.saturating_sub(vm.resident))
         };
         let wanted: u64 = vms.iter().map(wanted).sum();
-        let coming: u64 = vms.iter().map(|vm| self.watches[&vm.id].coming()).sum();
+        // What guests say they gave does not count once little is left: some may not have given it.
+        let believed = host.available >= host.headroom / DOUBT_PARTS;
+        let coming = vms.iter().map(|vm| self.watches[&vm.id].coming());
+        let coming: u64 = if believed { coming.sum() } else { 0 };
         let needed = wanted.saturating_add(host.headroom / 2);
         if host.available.saturating_add(coming) < needed {
             self.urgent_until = now + URGENT_MS;
@@ -122,6 +128,7 @@ impl Law {
                 floor: watch.floor(),
                 paused_ms: watch.paused(now),
                 heeds: vm.guest.is_some()
+                    && believed
                     && (watch.heeds(now) || (vm.resident <= share && !urgent)),
                 distress: vm.distress(),
             });

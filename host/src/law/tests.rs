@@ -135,6 +135,27 @@ fn an_agent_that_does_not_give_is_not_asked_again_and_its_balloon_is_the_last_re
     }
 }
 
+/// It says that it gave, and the host sees nothing: while there is enough that may be on its way, then its balloon takes it.
+#[test]
+fn what_is_only_said_to_be_given_does_not_count_once_little_is_left() {
+    for (available, believed) in [(60, true), (50, true), (49, false)] {
+        let mut law = Law::default();
+        let mut one = vm(1, 900, 50, 0);
+        one.balloon = balloon(900);
+        let vms = [one, vm(2, 850, 50, 800)];
+        let [(1, mib, _)] = asked(&decide(&mut law, 0, 60, &vms))[..] else {
+            panic!("the first is asked");
+        };
+        law.answered(250, 1, mib * MIB);
+        let plan = decide(&mut law, 500, available, &vms);
+        let inflated = plan
+            .decisions
+            .iter()
+            .any(|decision| decision.vm == 1 && matches!(decision.order, Order::Balloon(_)));
+        assert_eq!(inflated, !believed, "{available}: {plan:?}");
+    }
+}
+
 /// Its balloon is left as it is while the host lacks a quarter of its headroom at most.
 #[test]
 fn a_guest_that_answers_is_not_squeezed_for_a_little_headroom() {
