@@ -39,7 +39,7 @@ const URGENT_MS: u64 = 5000;
 /// be taken again.
 const SPARE_PARTS: u64 = 2;
 
-/// A balloon of a guest that answers is not inflated for less than this part of the headroom.
+/// For less than this part of the headroom no cache worth having is asked for, and no balloon of a guest that answers is inflated.
 const BEARABLE_PARTS: u64 = 4;
 
 /// Below this part of the headroom only what the host sees counts, and balloons take what is lacking.
@@ -158,7 +158,7 @@ impl Law {
             let decided = decisions.iter().any(|decision| decision.vm == vm.id);
             !(place.distress || paused || asked || decided)
         });
-        for ((vm, place), (idle, rest)) in order.iter().zip(steps(&order, plan.shortage, urgent)) {
+        for ((vm, place), (idle, rest)) in order.iter().zip(steps(&order, plan)) {
             let (Some(watch), step) = (self.watches.get_mut(&vm.id), idle + rest) else {
                 continue;
             };
@@ -189,30 +189,38 @@ impl Law {
     }
 }
 
-/// What each of these VMs is to give of what the host lacks, first what is not worth having of all of them, then what is.
-fn steps(vms: &[(&Vm, &Place)], shortage: u64, urgent: bool) -> Vec<(u64, u64)> {
-    let mut lacks = shortage;
-    let mut take = |most: u64| {
-        let taken = most.min(lacks);
-        lacks -= taken;
-        taken
-    };
+/// What each of these VMs is to give of what the host lacks: first what is not worth having of all of them, then what is. That is
+/// lent a part of the headroom while nothing is urgent.
+fn steps(vms: &[(&Vm, &Place)], plan: &Plan) -> Vec<(u64, u64)> {
+    let mut lacks = plan.shortage;
     let most = |vm: &Vm, place: &Place| {
-        let step = if urgent {
+        let step = if plan.urgent {
             vm.ram / STEP_PART
         } else {
             vm.step()
         };
         excess(vm, place).min(step)
     };
-    let idle: Vec<u64> = vms
-        .iter()
-        .map(|(vm, place)| take(most(vm, place).min(vm.resident.saturating_sub(place.working_set))))
-        .collect();
-    vms.iter()
-        .zip(idle)
-        .map(|((vm, place), idle)| (idle, take(most(vm, place) - idle)))
-        .collect()
+    let mut idle = Vec::new();
+    for (vm, place) in vms {
+        let not_worth = vm.resident.saturating_sub(place.working_set);
+        idle.push(taken(&mut lacks, most(vm, place).min(not_worth)));
+    }
+    if !plan.urgent {
+        lacks = lacks.saturating_sub(plan.bearable);
+    }
+    let mut steps = Vec::new();
+    for ((vm, place), idle) in vms.iter().zip(idle) {
+        steps.push((idle, taken(&mut lacks, most(vm, place) - idle)));
+    }
+    steps
+}
+
+/// Takes at most so much off what is lacking.
+fn taken(lacks: &mut u64, most: u64) -> u64 {
+    let taken = most.min(*lacks);
+    *lacks -= taken;
+    taken
 }
 
 fn excess(vm: &Vm, place: &Place) -> u64 {

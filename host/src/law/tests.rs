@@ -91,6 +91,18 @@ fn what_is_not_worth_having_goes_first_of_who_has_the_most() {
     assert_eq!(asked(&plan), [(2, 20, Why::Idle)]);
 }
 
+/// Only what the host lacks beyond a quarter of its headroom; everything once it is urgent.
+#[test]
+fn a_part_of_the_headroom_is_lent_to_cache_worth_having() {
+    for (available, expected) in [(199, 0), (150, 0), (140, 10), (110, 40), (60, 128)] {
+        let vms = [vm(1, 900, 100, 800), vm(2, 100, 100, 0)];
+        let plan = decide(&mut Law::default(), 0, available, &vms);
+        let given: Vec<_> = asked(&plan).iter().map(|(_, mib, _)| *mib).collect();
+        let expected: Vec<u64> = [expected].into_iter().filter(|mib| *mib > 0).collect();
+        assert_eq!(given, expected, "{available}: {plan:?}");
+    }
+}
+
 #[test]
 fn steps_are_bounded_and_one_at_a_time() {
     let mut law = Law::default();
