@@ -45,6 +45,7 @@ mod runtimes;
 mod runtimes_files;
 mod runtimes_fleet;
 mod runtimes_libvirt;
+mod runtimes_pages;
 mod runtimes_reloads;
 mod runtimes_writers;
 mod soak;

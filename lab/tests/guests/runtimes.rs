@@ -19,10 +19,11 @@ use super::runtimes_fleet;
 /// For dockerd, containerd and five containers.
 const MEMORY: u64 = 2 << 30;
 /// A container starts within this time, under emulation.
-const START: Duration = Duration::from_secs(300);
+pub(crate) const START: Duration = Duration::from_secs(300);
 
 /// The containers of Docker, by name, with what they were started with.
-const DOCKER: [(&str, u64); 4] = [("web", 100), ("shop", 200), ("batch", 400), ("search", 800)];
+pub(crate) const DOCKER: [(&str, u64); 4] =
+    [("web", 100), ("shop", 200), ("batch", 400), ("search", 800)];
 /// That of podman.
 const PODMAN: (&str, u64) = ("db", 300);
 /// That of containerd alone. `ctr` has no option for a weight: its specification says it.
@@ -42,11 +43,11 @@ pub(crate) fn image(lab: &LabDir, release: &str) -> PathBuf {
 }
 
 /// Docker's cgroup drivers.
-const SYSTEMD: &str = "systemd";
+pub(crate) const SYSTEMD: &str = "systemd";
 const CGROUPFS: &str = "cgroupfs";
 
-/// Starts all of them. The guest has no network, and no module for overlays.
-fn start(debian: &Debian, driver: &str) {
+/// Starts Docker, with the image `small` for it and for podman. The guest has no network, and no module for overlays.
+pub(crate) fn start_docker(debian: &Debian, driver: &str) {
     debian.ok(&format!(r#"mkdir -p /debian/etc/docker /debian/small/bin && cp /debian/bin/busybox /debian/small/bin/
         echo '{{"iptables": false, "bridge": "none", "storage-driver": "vfs", "exec-opts": ["native.cgroupdriver={driver}"]}}' \
             >/debian/etc/docker/daemon.json"#));
@@ -58,6 +59,11 @@ fn start(debian: &Debian, driver: &str) {
     let import = "/root/deb sh -c 'tar -C /small -c . >/small.tar && docker import /small.tar small && podman import /small.tar small'";
     println!("{}", debian.ok_within(START, import));
     debian.step("Docker runs");
+}
+
+/// Starts all of them.
+fn start(debian: &Debian, driver: &str) {
+    start_docker(debian, driver);
     for (name, weight) in DOCKER {
         debian.ok_within(START, &format!(
             "/root/deb docker run -d --network none --label tier=front --name {name} --blkio-weight {weight} small /bin/busybox sleep 100000"
@@ -190,8 +196,8 @@ END
     );
 }
 
-/// A machine for them, with an agent installed and all of them started; the package reloads systemd.
-fn booted(release: &str, driver: &str) -> Debian {
+/// A machine for them, with the runtimes.
+pub(crate) fn boot(release: &str) -> Debian {
     let lab = LabDir::find().unwrap();
     let machine = VmSpec {
         memory: MEMORY,
@@ -199,7 +205,12 @@ fn booted(release: &str, driver: &str) -> Debian {
         cmdline: "apparmor=0".to_owned(),
         ..VmSpec::default()
     };
-    let debian = Debian::boot_of(&lab, &image(&lab, release), machine);
+    Debian::boot_of(&lab, &image(&lab, release), machine)
+}
+
+/// The same with an agent installed and all of them started; the package reloads systemd.
+fn booted(release: &str, driver: &str) -> Debian {
+    let debian = boot(release);
     start(&debian, driver);
     debian.ok("/root/deb dpkg -i /packages/first.deb");
     debian
