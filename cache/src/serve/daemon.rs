@@ -192,6 +192,15 @@ impl Daemon {
         match request {
             ControlRequest::RescanDisk { disk } => self.rescan(disk),
             ControlRequest::GrowDisk { disk, size } => self.grow(disk, size.0),
+            ControlRequest::MigrateDisk {
+                disk,
+                offset,
+                length,
+                ..
+            } => {
+                self.check_range(disk, offset.0, length.map(|length| length.0))?;
+                change::apply(&self.cache, &self.vms, request)
+            }
             ControlRequest::AddVm { .. }
             | ControlRequest::RemoveVm { .. }
             | ControlRequest::AddDisk { .. }

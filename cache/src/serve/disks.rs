@@ -312,6 +312,30 @@ impl Daemon {
         Ok(())
     }
 
+    /// A range of a disk that blocks are moved of begins in the disk, and does not end behind it.
+    pub(super) fn check_range(
+        &self,
+        disk: &str,
+        begin: u64,
+        length: Option<u64>,
+    ) -> Result<(), ServeError> {
+        // One that is not served is told elsewhere, with those that are cached.
+        let Ok(volume) = self.volume(disk) else {
+            return Ok(());
+        };
+        let size = volume.size();
+        let end = length.map_or(size, |length| begin.saturating_add(length));
+        if end > size || (begin > 0 && begin >= size) {
+            return Err(ServeError::Range {
+                disk: disk.to_owned(),
+                size,
+                begin,
+                end: end.max(begin),
+            });
+        }
+        Ok(())
+    }
+
     fn volume(&self, disk: &str) -> Result<Arc<Volume>, ServeError> {
         let volumes = self.volumes.lock();
         let volume = volumes.iter().find(|v| v.name() == disk);

@@ -144,6 +144,20 @@ pub enum ServeError {
         /// What was asked for.
         found: u64,
     },
+    /// A range that is not one of the disk.
+    #[error(
+        "expected a range in the {size} bytes of disk {disk:?}, found one from {begin} to {end}"
+    )]
+    Range {
+        /// The disk.
+        disk: String,
+        /// What it has, bytes.
+        size: u64,
+        /// Where the range begins.
+        begin: u64,
+        /// Where it ends.
+        end: u64,
+    },
     /// A disk that is served read-only.
     #[error(
         "expected a disk that is writable, found {disk:?}, which is served read-only: only the size that its image gets elsewhere can be taken over (`--rescan`)"

@@ -97,6 +97,23 @@ fn blocks_are_migrated_by_requests() {
     assert_eq!(rig.held(), [8 * BLOCK, 8 * BLOCK]);
     rig.request(&migrate("vm", "web", 0, None)).unwrap();
     assert_eq!(rig.held(), [0, 16 * BLOCK]);
+    for (offset, length) in [
+        (u64::from(SIZE), None),
+        (u64::from(SIZE), Some(BLOCK)),
+        (BLOCK, Some(u64::from(SIZE))),
+        (BLOCK, Some(u64::MAX)),
+    ] {
+        let outside = migrate("vm", "default", offset, length);
+        rig.assert_refused(&outside, "expected a range in the 65536 bytes of disk");
+    }
+    rig.request(&migrate(
+        "vm",
+        "default",
+        u64::from(SIZE) - BLOCK,
+        Some(BLOCK),
+    ))
+    .unwrap();
+    assert_eq!(rig.held(), [BLOCK, 15 * BLOCK]);
     rig.assert_refused(&migrate("x", "web", 0, None), "there are: vm");
     rig.assert_refused(&migrate("vm", "x", 0, None), "there are: default, web");
     rig.shut_down();

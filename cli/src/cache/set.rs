@@ -107,7 +107,7 @@ struct Disk {
     /// Move what the cache holds of the disk to this pool of its VM
     #[arg(long, required_unless_present_any = ["uncached", "rescan", "remove", "size", "vm"], conflicts_with = "vm")]
     pool: Option<String>,
-    /// Move only blocks from this offset on, such as 1GiB
+    /// Move only blocks from this offset of the disk on, such as 1GiB
     #[arg(long, value_name = "SIZE", requires = "pool")]
     offset: Option<Size>,
     /// Move only blocks of a range of this length [default: to the end of the disk]
