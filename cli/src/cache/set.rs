@@ -218,7 +218,7 @@ pub(super) fn set(args: &Set) -> anyhow::Result<()> {
             store: store.store.into(),
             size: store.size,
         },
-        What::Ssd(ssd) => set_ssd(ssd),
+        What::Ssd(ssd) => set_ssd(ssd)?,
     };
     send(args.control.as_deref(), &request).map_err(flat)?;
     if !is_kept(&request) {
@@ -272,10 +272,13 @@ fn table<const N: usize>(keys: [(&str, Option<serde_json::Value>); N]) -> Table 
 }
 
 /// The daemon has another working directory.
+fn absolute(of: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(of).with_context(|| format!("cannot find out where {} is", of.display()))
+}
+
 fn path(of: Option<&Path>) -> anyhow::Result<Option<serde_json::Value>> {
     let Some(of) = of else { return Ok(None) };
-    let absolute = std::path::absolute(of)
-        .with_context(|| format!("cannot find out where {} is", of.display()))?;
+    let absolute = absolute(of)?;
     let text = absolute.to_str().with_context(|| {
         format!(
             "expected a path in UTF-8, as requests are, found {}",
@@ -346,13 +349,42 @@ fn add_disk(name: String, vm: &str, new: &NewDisk) -> anyhow::Result<ControlRequ
     })
 }
 
-fn set_ssd(args: &Ssd) -> ControlRequest {
-    match (&args.path, args.size) {
+fn set_ssd(args: &Ssd) -> anyhow::Result<ControlRequest> {
+    Ok(match (&args.path, args.size) {
         (Some(path), Some(size)) => ControlRequest::ReplaceSsd {
-            path: path.clone(),
+            path: absolute(path)?,
             size,
             overwrite: args.overwrite,
         },
         _ => ControlRequest::RemoveSsd,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        set: Set,
+    }
+
+    fn parsed(words: &str) -> Result<What, String> {
+        let words = std::iter::once("set").chain(words.split_whitespace());
+        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        Ok(cli.set.what)
+    }
+
+    #[test]
+    fn a_store_lies_where_the_caller_is_and_not_where_the_daemon_is() {
+        let Ok(What::Ssd(ssd)) = parsed("ssd a.store 1GiB") else {
+            panic!("it is an SSD store");
+        };
+        let Ok(ControlRequest::ReplaceSsd { path, .. }) = set_ssd(&ssd) else {
+            panic!("one that replaces");
+        };
+        assert_eq!(path, std::env::current_dir().unwrap().join("a.store"));
     }
 }
