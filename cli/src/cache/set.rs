@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use justitia_cache::serve::{ControlRequest, Size, Table};
 use justitia_cache::{Policy, StoreKind};
 use justitia_common::command::{flat, out};
@@ -33,6 +33,7 @@ enum What {
 
 /// A VM's weight and eviction policy; another VM, or one less
 #[derive(Args)]
+#[command(group(changes(&["weight", "policy", "uncached", "create", "remove"])))]
 struct Vm {
     /// The VM
     vm: String,
@@ -48,7 +49,7 @@ struct Vm {
     #[arg(long, conflicts_with_all = ["weight", "policy", "uncached", "create"])]
     remove: bool,
     /// Its weight among the VMs, 1 to 10000
-    #[arg(long, required_unless_present_any = ["policy", "uncached", "create", "remove"])]
+    #[arg(long)]
     weight: Option<u64>,
     /// Which blocks are evicted first
     #[arg(long, value_parser = policy())]
@@ -60,13 +61,14 @@ struct Vm {
 
 /// A pool's weights in the stores
 #[derive(Args)]
+#[command(group(changes(&["weight", "store", "memory_weight", "ssd_weight", "tag", "create", "destroy"])))]
 struct Pool {
     /// The VM
     vm: String,
     /// The pool; `default` holds the blocks that belong to no container
     pool: String,
     /// Its weight among the pools of its VM in its store, 1 to 10000
-    #[arg(long, required_unless_present_any = ["store", "memory_weight", "ssd_weight", "tag", "create", "destroy"])]
+    #[arg(long)]
     weight: Option<u64>,
     /// The one store of its blocks
     #[arg(long)]
@@ -85,12 +87,13 @@ struct Pool {
     #[arg(long)]
     create: bool,
     /// Remove the pool and its blocks
-    #[arg(long, conflicts_with_all = ["weight", "store", "memory_weight", "ssd_weight", "tag", "create"])]
+    #[arg(long, visible_alias = "remove", conflicts_with_all = ["weight", "store", "memory_weight", "ssd_weight", "tag", "create"])]
     destroy: bool,
 }
 
 /// The pool of a disk's cached blocks, whether it is cached, or its size; another disk, or one less
 #[derive(Args)]
+#[command(group(changes(&["pool", "uncached", "rescan", "remove", "size", "vm"])))]
 struct Disk {
     /// The disk
     disk: String,
@@ -105,7 +108,7 @@ struct Disk {
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["pool", "uncached", "rescan", "vm"])]
     size: Option<Size>,
     /// Move what the cache holds of the disk to this pool of its VM
-    #[arg(long, required_unless_present_any = ["uncached", "rescan", "remove", "size", "vm"], conflicts_with = "vm")]
+    #[arg(long, conflicts_with = "vm")]
     pool: Option<String>,
     /// Move only blocks from this offset of the disk on, such as 1GiB
     #[arg(long, value_name = "SIZE", requires = "pool")]
@@ -197,6 +200,14 @@ impl From<StoreName> for StoreKind {
             StoreName::Ssd => Self::Ssd,
         }
     }
+}
+
+/// Some of these options must be given: what is to change.
+fn changes(options: &'static [&'static str]) -> ArgGroup {
+    ArgGroup::new("change")
+        .args(options)
+        .required(true)
+        .multiple(true)
 }
 
 /// The names of the eviction policies.
@@ -386,5 +397,24 @@ mod tests {
             panic!("one that replaces");
         };
         assert_eq!(path, std::env::current_dir().unwrap().join("a.store"));
+    }
+
+    #[test]
+    fn what_can_be_changed_is_told_when_nothing_is() {
+        for (words, options) in [
+            (
+                "vm web",
+                &["--weight", "--policy", "--uncached", "--remove"][..],
+            ),
+            ("disk root", &["--pool", "--size", "--uncached", "--vm"]),
+            ("pool web db", &["--weight", "--store", "--tag", "--create"]),
+        ] {
+            let error = parsed(words).err().unwrap();
+            for option in options {
+                assert!(error.contains(option), "{option}: {error}");
+            }
+        }
+        assert!(matches!(parsed("pool web db --remove"), Ok(What::Pool(pool)) if pool.destroy));
+        assert!(parsed("vm web --weight 3 --policy fifo").is_ok());
     }
 }
