@@ -29,4 +29,4 @@ pub(crate) use get::{Lookup, PendingSsdRead};
 pub(crate) use pool::PoolHandle;
 #[cfg(test)]
 pub(crate) use pool_curve::PoolCurve;
-pub(crate) use state::random;
+pub(crate) use state::{machine_memory, random};

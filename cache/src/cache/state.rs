@@ -179,7 +179,7 @@ pub(crate) fn random() -> io::Result<u64> {
 }
 
 /// The machine's memory, bytes; what a memory store can grow to unless configured.
-fn machine_memory() -> u64 {
+pub(crate) fn machine_memory() -> u64 {
     let info = rustix::system::sysinfo();
     let bytes = u128::from(info.totalram) * u128::from(info.mem_unit);
     u64::try_from(bytes).unwrap_or(u64::MAX).min(1 << 40)

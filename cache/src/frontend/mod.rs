@@ -20,7 +20,7 @@ pub use io_queue::IoLimits;
 pub(crate) use io_queue::{Executor, IoQueue, RequestContext};
 pub(crate) use request::{IoRequest, Operation, Outcome};
 pub use socket::{ListenError, SocketAccess};
-pub(crate) use socket::{Waker, unix_listener};
+pub(crate) use socket::{Waker, directory_of, unix_listener};
 pub(crate) use vm::VmPools;
 pub use vm::{ContainerTag, Vm};
 pub use volume::{Backend, Volume, VolumeStats};

@@ -40,6 +40,15 @@ pub enum ListenError {
         /// The path.
         path: PathBuf,
     },
+    /// There is no directory for it.
+    #[error(
+        "cannot listen on {path}: expected its directory, found none: make it (`install -d -m 0711 {}`)",
+        directory_of(path).display()
+    )]
+    NoDirectory {
+        /// The socket.
+        path: PathBuf,
+    },
     /// Others can write the directory, and so put a socket of theirs in its place.
     #[error(
         "cannot listen on {path}: expected a directory that only this user or root may write, found one of the user {uid} with mode {mode:03o}: choose another, such as one in /run or $XDG_RUNTIME_DIR"
@@ -92,11 +101,22 @@ impl Default for SocketAccess {
     }
 }
 
+/// The directory that a socket lies in.
+pub(crate) fn directory_of(socket: &Path) -> &Path {
+    match socket.parent() {
+        Some(directory) if directory != Path::new("") => directory,
+        _ => Path::new("."),
+    }
+}
+
 /// Checks that other users cannot replace the socket by one of theirs.
 fn check_directory(path: &Path) -> Result<(), ListenError> {
-    let found = regular_file::foreign_directory(path).map_err(|source| ListenError::Io {
-        what: path.display().to_string(),
-        source,
+    let found = regular_file::foreign_directory(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => ListenError::NoDirectory { path: path.into() },
+        _ => ListenError::Io {
+            what: path.display().to_string(),
+            source,
+        },
     })?;
     found.map_or(Ok(()), |(uid, mode)| {
         let path = path.into();

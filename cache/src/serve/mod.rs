@@ -3,6 +3,7 @@
 #[cfg(any(test, feature = "lab"))]
 pub mod bench;
 
+mod advice;
 mod api;
 mod change;
 mod config;
@@ -47,6 +48,7 @@ mod test_warm_damage;
 #[cfg(test)]
 mod test_weights;
 
+pub use advice::{advice, missing_directories};
 pub use api::{ControlRequest, ControlResponse, Stats, Table, UnservedDisk};
 pub use config::{Config, DiskConfig, Listen, PoolConfig, PortConfig, Size, VmConfig};
 pub use control::{ControlError, default_control_path, make_directory_of, send_request};

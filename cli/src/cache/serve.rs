@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{ArgGroup, Args, ValueEnum};
-use justitia_api::escape::encode;
+use justitia_api::escape::{encode, plain};
 use justitia_cache::serve::{
-    Config, Reloaded, Service, Size, default_control_path, make_directory_of, preflight,
+    Config, Reloaded, Service, Size, advice, default_control_path, make_directory_of,
+    missing_directories, preflight,
 };
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
@@ -84,14 +85,22 @@ enum ImageFormat {
 /// What is said of a configuration without errors.
 fn checked(config: &Config, file: &Path) -> String {
     let file = encode(file.as_os_str());
-    let served = config.vms.iter().any(|vm| !vm.disks.is_empty());
-    if served {
-        return format!("{file}: no errors\n");
+    let mut warnings = [advice(config), missing_directories(config)].concat();
+    if config.vms.iter().all(|vm| vm.disks.is_empty()) {
+        warnings.push(
+            "expected a [[vm]] with a [[vm.disk]], found none: nothing is served until `justitia cache set` adds a disk"
+                .to_owned(),
+        );
     }
-    format!(
-        "warning: {file}: expected a [[vm]] with a [[vm.disk]], found none: nothing is served until `justitia cache set` adds \
-         a disk\n{file}: no errors, 1 warning\n"
-    )
+    let count = match warnings.len() {
+        0 => String::new(),
+        1 => ", 1 warning".to_owned(),
+        more => format!(", {more} warnings"),
+    };
+    let told = warnings
+        .iter()
+        .map(|what| format!("warning: {file}: {}\n", plain(what)));
+    told.collect::<String>() + &format!("{file}: no errors{count}\n")
 }
 
 fn load(file: &Path) -> anyhow::Result<Config> {
@@ -131,6 +140,9 @@ pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
     // Registered before anything runs: a signal from now on ends it in order.
     let mut signals =
         Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR2]).context("cannot watch for signals")?;
+    for what in advice(&config) {
+        tracing::warn!("{what}");
+    }
     let service = Service::start_from(&config, given).map_err(flat)?;
     announce(&service, &control)?;
     // Where systemd has started this, it waits for the word.
