@@ -13,6 +13,9 @@ use std::time::Duration;
 /// How long a change of what is served is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The mode of a disk without a cache.
+const UNCACHED: &str = "uncached";
+
 /// A disk that is served, or should be; or a port.
 #[derive(Clone, Debug, Serialize)]
 pub struct ListedDisk {
@@ -49,9 +52,15 @@ impl Daemon {
         let sizes: BTreeMap<String, u64> = sizes.collect();
         let mut listed = rows(&served.config);
         let unserved = self.unserved.lock();
+        let cached = self.cache.disks();
         for disk in &mut listed {
             disk.size_bytes = sizes.get(&disk.name).copied();
             disk.unserved = unserved.get(&disk.name).cloned();
+            // A request has taken it, or its VM, out of the cache.
+            let is_cached = cached.iter().any(|(name, ..)| *name == disk.name);
+            if disk.image.is_some() && disk.size_bytes.is_some() && !is_cached {
+                disk.mode = UNCACHED;
+            }
         }
         Ok(listed)
     }
@@ -75,7 +84,7 @@ fn rows(config: &Config) -> Vec<ListedDisk> {
             listed.mode = match disk.mode {
                 Some(Mode::Inclusive) => "inclusive",
                 Some(Mode::Exclusive) => "exclusive",
-                None => "uncached",
+                None => UNCACHED,
             };
             listed.read_only = disk.read_only;
             let vhost = disk.vhost.iter();

@@ -186,7 +186,10 @@ fn disks_and_vms_are_served_uncached_after_requests() {
     read();
     assert_eq!(rig.held(), [16 * BLOCK]);
     let uncache_disk = ControlRequest::UncacheDisk { disk: "vm".into() };
+    let mode = || rig.service.list().unwrap()[0].mode;
+    assert_eq!(mode(), "inclusive");
     rig.request(&uncache_disk).unwrap();
+    assert_eq!(mode(), "uncached");
     read();
     assert_eq!(rig.held(), [0]);
     rig.assert_refused(&uncache_disk, "expected the name of a disk that is cached");

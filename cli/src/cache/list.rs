@@ -41,8 +41,9 @@ fn shown(listed: &Value) -> String {
         Column::Text("DISK"),
         Column::Number("SIZE"),
         Column::Text("MODE"),
-        Column::Text("STATE"),
         Column::Text("IMAGE"),
+        // Last: why a disk is not served may be long.
+        Column::Text("STATE"),
     ];
     let rows = disks.iter().map(|disk| {
         let state = match (&disk["unserved"], disk["read_only"] == true) {
@@ -52,7 +53,7 @@ fn shown(listed: &Value) -> String {
         };
         let size = known(disk["size_bytes"].as_u64());
         let [vm, name, mode, image] = ["vm", "name", "mode", "image"].map(|key| text(&disk[key]));
-        vec![vm, name, size, mode, state, image]
+        vec![vm, name, size, mode, image, state]
     });
     let addresses = disks.iter().flat_map(|disk| {
         let addresses = disk["addresses"].as_array().into_iter().flatten();
@@ -79,10 +80,10 @@ mod tests {
             let line = shown.lines().nth(line).unwrap();
             line.split_whitespace().collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(words(1), r"web root 4.00K inclusive in use /srv/a\u{1b}[2J");
+        assert_eq!(words(1), r"web root 4.00K inclusive /srv/a\u{1b}[2J in use");
         assert_eq!(
             words(2),
-            "web gone - uncached not served: it is not there /srv/b"
+            "web gone - uncached /srv/b not served: it is not there"
         );
         assert_eq!(words(5), "root nbd+unix:///root?socket=/run/all");
         assert!(super::shown(&Value::Array(Vec::new())).starts_with("no disk"));
