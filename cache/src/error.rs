@@ -1,6 +1,7 @@
 //! Errors of changes of the cache. Reads and writes do not fail because of the cache: they miss.
 
 use crate::ids::{DiskId, PoolId, VmId};
+use justitia_common::toml_file::Size;
 use std::path::PathBuf;
 
 /// Why a change to the cache was refused. The cache stays as it was.
@@ -38,7 +39,7 @@ pub enum CacheError {
         limit: u32,
     },
     /// No memory store has this size.
-    #[error("expected at most {limit} bytes for the memory store, found {found}")]
+    #[error("expected at most {} for the memory store, found {}", exact(*limit), exact(*found))]
     MemorySize {
         /// The largest size that works.
         limit: u64,
@@ -47,7 +48,8 @@ pub enum CacheError {
     },
     /// The memory store cannot grow so far.
     #[error(
-        "expected at most {limit} bytes for the memory store, found {found}: raise `limit` in `[memory]` and restart the daemon"
+        "expected at most {} for the memory store, found {}: raise `limit` in `[memory]` and restart the daemon",
+        exact(*limit), exact(*found)
     )]
     MemoryLimit {
         /// What it can grow to.
@@ -57,7 +59,8 @@ pub enum CacheError {
     },
     /// The SSD store cannot grow so far.
     #[error(
-        "expected at most {limit} bytes for the SSD store, found {found}: `justitia cache set ssd PATH SIZE` makes it anew with any size, and drops its blocks"
+        "expected at most {} for the SSD store, found {}: `justitia cache set ssd PATH SIZE` makes it anew with any size, and drops its blocks",
+        exact(*limit), exact(*found)
     )]
     SsdLimit {
         /// What it can grow to.
@@ -92,4 +95,9 @@ pub enum CacheError {
         /// Why not.
         source: std::io::Error,
     },
+}
+
+/// A size as it is written, and to the byte.
+fn exact(bytes: u64) -> String {
+    format!("{} ({bytes} bytes)", Size(bytes))
 }

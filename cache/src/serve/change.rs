@@ -243,7 +243,13 @@ fn destroy_pool(
         let vms = vms.lock();
         let mut pools = vms.vm(vm_name)?.pools.lock();
         let id = named(&pools, vm_name, pool)?.id;
-        let closed = cache.close_pool(id)?;
+        let closed = cache.close_pool(id).map_err(|e| match e {
+            CacheError::DefaultPool(..) => ServeError::DefaultPool {
+                vm: vm_name.to_owned(),
+                pool: pool.to_owned(),
+            },
+            other => other.into(),
+        })?;
         pools.remove(id);
         closed
     };

@@ -84,6 +84,16 @@ pub enum ServeError {
         /// What was asked for.
         found: String,
     },
+    /// The pool that is there as long as its VM.
+    #[error(
+        "expected a pool of a container, found {pool:?} of VM {vm:?}, which holds the blocks of no container: `justitia cache set vm {vm} --uncached` removes all pools of the VM"
+    )]
+    DefaultPool {
+        /// The VM.
+        vm: String,
+        /// The pool.
+        pool: String,
+    },
     /// No cached disk of that name.
     #[error("expected the name of a disk that is cached, found {found:?}; there are: {known}")]
     NoDisk {

@@ -330,7 +330,7 @@ fn requests() -> Vec<(ControlRequest, Option<&'static str>)> {
                 vm: "vm".into(),
                 pool: "default".into(),
             },
-            Some("remove the VM"),
+            Some("set vm vm --uncached"),
         ),
         (
             ControlRequest::DestroyPool {
