@@ -23,7 +23,12 @@ impl Served {
     /// by their names, all but which of them there are stays as it was.
     pub(super) fn merged(&self, file: &Config, is_served: &IsServed) -> Config {
         let mut merged = file.clone();
-        merged.cache.ssd.clone_from(&self.config.cache.ssd);
+        if merged.cache != self.config.cache {
+            tracing::warn!(
+                "the configuration of the stores is another than theirs: they stay as they are until a restart; `justitia cache set store` and `set ssd` change them now"
+            );
+        }
+        merged.cache.clone_from(&self.config.cache);
         for vm in &mut merged.vms {
             let Some(old) = self.vm(&vm.name).filter(|_| (is_served.vm)(&vm.name)) else {
                 continue;
@@ -43,7 +48,7 @@ impl Served {
             if *vm != without {
                 tracing::warn!(
                     vm = vm.name,
-                    "the configuration of the VM has changed: it is served as before until a restart, or until it is removed and added again"
+                    "the configuration of the VM has changed: it is served as before until a restart, or until it is removed and added again; `justitia cache set vm` and `set pool` change weights and the policy now"
                 );
             }
             *vm = VmConfig { disks, ..without };
