@@ -98,7 +98,7 @@ pub(super) fn curve_of(pool: &TenantStatus) -> anyhow::Result<&CurveStatus> {
     pool.curve.as_ref().ok_or_else(|| {
         anyhow!(
             "expected a miss-ratio curve of {path}, found none yet: it takes some thousand reads of the pool within the last \
-             minutes. Ask again when it has read; `justitia cache stats` shows its gets",
+             minutes. Ask again when it has read; `justitia cache top` shows how many blocks it reads",
             path = plain(&pool.path)
         )
     })

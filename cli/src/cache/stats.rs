@@ -116,9 +116,9 @@ fn pools(stats: &Value) -> String {
         Column::Text("VM/POOL"),
         Column::Number("WEIGHT"),
         Column::Number("MEMORY"),
-        Column::Number("OF"),
+        Column::Number("ENTITLED"),
         Column::Number("SSD"),
-        Column::Number("OF SSD"),
+        Column::Number("ENTITLED"),
         Column::Number("HIT%"),
         Column::Number("DISK READ"),
         Column::Number("INSERTED"),
@@ -143,7 +143,12 @@ fn vm_row(vm: &Value) -> Vec<String> {
         of_pools("memory_bytes"),
         size(vm, "memory_entitlement_bytes"),
         of_pools("ssd_bytes"),
-        size(vm, "ssd_entitlement_bytes"),
+        of_ssd(
+            vm,
+            each(vm, "pools")
+                .map(|pool| count(pool, "ssd_weight"))
+                .sum(),
+        ),
     ];
     row.extend(counted(|name| {
         let counts = each(vm, "pools").map(|pool| count(&pool["counts"], name));
@@ -153,6 +158,14 @@ fn vm_row(vm: &Value) -> Vec<String> {
     row
 }
 
+/// What weights give it of the SSD, where it has a weight there.
+fn of_ssd(of: &Value, weight: u64) -> String {
+    match weight {
+        0 => "-".to_owned(),
+        _ => size(of, "ssd_entitlement_bytes"),
+    }
+}
+
 fn pool_row(vm: &Value, pool: &Value) -> Vec<String> {
     let mut row = vec![
         format!("{}/{}", text(vm, "name"), text(pool, "name")),
@@ -160,7 +173,7 @@ fn pool_row(vm: &Value, pool: &Value) -> Vec<String> {
         size(pool, "memory_bytes"),
         size(pool, "memory_entitlement_bytes"),
         size(pool, "ssd_bytes"),
-        size(pool, "ssd_entitlement_bytes"),
+        of_ssd(pool, count(pool, "ssd_weight")),
     ];
     row.extend(counted(|name| count(&pool["counts"], name)));
     row.push(String::new());
@@ -292,11 +305,11 @@ mod tests {
                     "residency": { "blocks": 1, "capacity_blocks": 4 },
                     "pools": [{
                         "name": "default", "memory_weight": 100, "ssd_weight": 30, "ssd_admits": "sample",
-                        "memory_bytes": 4096, "counts": {
+                        "memory_bytes": 4096, "ssd_entitlement_bytes": 8192, "counts": {
                             "gets": 4, "memory_hits": 2, "ssd_hits": 1, "insertions": 9, "insertions_dropped": 6,
                             "evictions": 5, "disk_reads": 2, "disk_wait_us": 6000,
                         },
-                    }, { "name": "db", "memory_bytes": 4096, "counts": { "gets": 4, "insertions": 2 } }],
+                    }, { "name": "db", "memory_bytes": 4096, "ssd_entitlement_bytes": 8192, "counts": { "gets": 4, "insertions": 2 } }],
                 }],
             },
             "exports": [{ "name": "root", "reads": 7, "inline_hits": 3 }],
@@ -311,6 +324,8 @@ mod tests {
             assert!(line[..end].ends_with(value), "{heading}: {shown}");
         };
         below("SIZE", "4.00K", "memory");
+        below("SSD ENTITLED", "8.00K", "web/default");
+        below("SSD ENTITLED", " -", "web/db");
         below("WEIGHT", "100:30", "web/default");
         below("HIT%", "75.0", "web/default");
         below("EVICTED", "5", "web/default");
