@@ -43,11 +43,12 @@ Beside QEMU:
   on the host:    justitia host run
 
 /etc/justitia/host.toml (none is needed):
-  headroom = \"10%\"          # of the host's memory, or of `most`, or a size: what is to stay available
+  headroom = \"10%\"          # what is to stay available: of the host's memory, or of `most`; a size
   most = \"48GiB\"            # what all VMs together may hold, if less than the rest
   discover = true           # false: only the VMs below
-  cache = \"/run/justitia/cache.sock\"   # control socket of `justitia cache serve`, for `justitia host duplicates`
   metrics = \"127.0.0.1:9743\"            # OpenMetrics, at /metrics; nowhere without
+  # For `justitia host duplicates`: the control socket of `justitia cache serve`.
+  cache = \"/run/justitia/cache.sock\"
   [[vm]]
   name = \"web\"              # as -name says it
   weight = 300              # else io.weight of its cgroup

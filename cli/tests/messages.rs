@@ -138,3 +138,20 @@ fn help_says_numbers_in_plain_words() {
         assert!(!help.contains("so many"), "{args:?}: {help}");
     }
 }
+
+/// What is copied from a help has the line ends that it was written with: wider lines are wrapped.
+#[test]
+fn examples_of_a_help_are_as_wide_as_a_help_at_most() {
+    fn check(command: &clap::Command) {
+        let examples = command.get_after_long_help().map(ToString::to_string);
+        for line in examples.iter().flat_map(|text| text.lines()) {
+            assert!(
+                line.chars().count() <= 100,
+                "{}: {line}",
+                command.get_name()
+            );
+        }
+        command.get_subcommands().for_each(check);
+    }
+    check(&justitia::definition());
+}

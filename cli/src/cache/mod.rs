@@ -28,7 +28,8 @@ const EXAMPLES: &str = "\
 Try it (it prints the URI; sockets are for this user alone):
   justitia cache serve disk.img --socket $XDG_RUNTIME_DIR/disk.sock &
   nbdinfo \"nbd+unix:///disk?socket=$XDG_RUNTIME_DIR/disk.sock\"
-  qemu-system-x86_64 -drive file=\"nbd+unix:///disk?socket=$XDG_RUNTIME_DIR/disk.sock\",format=raw,if=virtio …
+  qemu-system-x86_64 -drive \\
+    file=\"nbd+unix:///disk?socket=$XDG_RUNTIME_DIR/disk.sock\",format=raw,if=virtio …
   justitia cache list
   justitia cache stats
 
