@@ -52,7 +52,7 @@ pub(super) struct Serve {
     /// Serve the image over vhost-user-blk, too, on this socket
     #[arg(long, value_name = "SOCKET", conflicts_with = "config")]
     vhost: Option<PathBuf>,
-    /// Control socket [default: /run/justitia/cache.sock for root, $XDG_RUNTIME_DIR/justitia-cache.sock for others; without that variable justitia-UID/cache.sock in the temporary directory]
+    /// Control socket [default: /run/justitia/cache.sock for root, $XDG_RUNTIME_DIR/justitia-cache.sock for others; without that variable justitia-UID/cache.sock in the temporary directory; of an image, where another server has that one: the NBD socket's name with .control]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Size of the memory store for the image
