@@ -283,8 +283,10 @@ pub fn faults<T: DeserializeOwned>(table: &mut Spanned<DeTable<'_>>) -> (Vec<Fau
         let follows = removed.iter().any(|(of, key)| {
             at == Some(*of) && error.message() == format!("missing field `{key}`")
         });
-        if !follows {
-            found.push((at, reworded(error.message())));
+        let fault = (at, reworded(error.message()));
+        // Of tables below an unknown header each is taken out alone: it is one error.
+        if !follows && !found.contains(&fault) {
+            found.push(fault);
         }
         let begin = table.span().start;
         match at.and_then(|at| remove(begin, table.get_mut(), at)) {

@@ -270,3 +270,22 @@ fn what_is_like_nothing_is_not_offered() {
         "expected an experiment (reread-x4, hot-stream), found \"hot-strem\": did you mean `hot-stream`?"
     );
 }
+
+#[test]
+fn an_unknown_header_is_one_error() {
+    for text in [
+        "[[dsik]]\nsize = 1\n",
+        "[[dsik]]\nsize = 1\n[[dsik]]\nsize = 2\n",
+    ] {
+        let file = TomlFile::new(Path::new("t.toml"), text);
+        let mut report = Report::new(&file);
+        let mut table = report.parse();
+        let _: Option<Typed> = report.read(&mut table);
+        let errors = report.into_parts().0;
+        let found: Vec<_> = errors
+            .iter()
+            .filter(|e| e.what.contains("`dsik`"))
+            .collect();
+        assert_eq!(found.len(), 1, "{errors:#?}");
+    }
+}
