@@ -2,7 +2,7 @@
 
 use super::error::ExperimentError;
 use super::spec::Experiment;
-use justitia_common::toml_file::{Report, TomlFile};
+use justitia_common::toml_file::{Report, TomlError, TomlFile, none_of};
 use std::path::Path;
 
 macro_rules! experiments {
@@ -42,6 +42,12 @@ impl Experiment {
             return Self::parse(name, text);
         }
         let path = Path::new(name);
+        if !path.exists() {
+            let names = EXPERIMENTS.iter().map(|(shipped, _)| *shipped);
+            let what = none_of("the path of a .toml file, or an experiment", name, names);
+            let error = TomlError::whole(path, what);
+            return Err(ExperimentError::Toml(vec![error]));
+        }
         let text = TomlFile::read(path).map_err(|error| ExperimentError::Toml(vec![error]))?;
         let stem = path.file_stem().unwrap_or_default();
         Self::read(&stem.to_string_lossy(), &text)

@@ -205,6 +205,8 @@ fn what_cannot_be_is_refused_with_a_reason() {
     }
     let error = Experiment::find("/nothing/there.toml").unwrap_err();
     assert!(matches!(error, ExperimentError::Toml(_)), "{error}");
+    let error = Experiment::find("setting").unwrap_err().to_string();
+    assert!(error.contains("did you mean `settings`?"), "{error}");
 }
 
 #[test]
