@@ -195,13 +195,20 @@ fn limitations(status: &Status) -> String {
 
 fn cost(status: &Status) -> String {
     let cost = &status.agent_usage;
-    let percent = |seconds: f64| 100.0 * seconds / status.uptime.max(0.001);
+    let rest = format!(
+        "{} resident, {} knobs managed\n",
+        units::bytes(cost.resident),
+        cost.knobs
+    );
+    // The start itself is no measure of what comes.
+    if status.uptime < 1.0 {
+        return format!("cost of the start: {:.2} s of a CPU, {rest}", cost.cpu);
+    }
+    let percent = |seconds: f64| 100.0 * seconds / status.uptime;
     format!(
-        "cost since the start: {:.2} % of a CPU ({:.2} % in the control loop), {} resident, {} knobs managed\n",
+        "cost since the start: {:.2} % of a CPU ({:.2} % in the control loop), {rest}",
         percent(cost.cpu),
         percent(cost.cpu_loop),
-        units::bytes(cost.resident),
-        cost.knobs,
     )
 }
 

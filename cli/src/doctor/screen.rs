@@ -105,7 +105,7 @@ fn bandwidth(host: &Host) -> (&'static str, String) {
     if let Some(why) = prevented(host, Feature::DeviceBandwidth) {
         let same = prevented(host, Feature::CacheProtection).is_some_and(|other| other == why);
         let why = match same {
-            true => "not either, for that",
+            true => "cannot be divided, either, for the same reason",
             false => why.as_str(),
         };
         return (
