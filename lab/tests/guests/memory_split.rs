@@ -5,8 +5,8 @@
 //! cache holds add up to the same at each split.
 
 use super::databases::host::Host;
-use super::databases::measure::{number, pool, prepare, run};
-use super::databases::scale::SPLIT_MIB;
+use super::databases::measure::{MIB, number, pool, prepare, run};
+use super::databases::scale::{RECLAIM, SPLIT_MIB};
 use super::databases::slow_disk::REQUEST;
 use super::retry::retry_after_a_crash;
 
@@ -38,8 +38,6 @@ struct Found {
     /// Parts of the window in which the disk was busy.
     disk: f64,
 }
-
-const MIB: f64 = 1_048_576.0;
 
 fn at(host: &Host, name: &str, in_guest: u64) -> Found {
     host.resize(SPLIT_MIB - in_guest);
@@ -74,10 +72,7 @@ fn at(host: &Host, name: &str, in_guest: u64) -> Found {
 fn splits(name: &str) -> Vec<Found> {
     let host = Host::boot();
     prepare(&host);
-    run(
-        &host,
-        &format!("{}\nguest && fill_{name}", super::databases::scale::RECLAIM),
-    );
+    run(&host, &format!("{}\nguest && fill_{name}", RECLAIM));
     let one = |in_guest| {
         let found = at(&host, name, in_guest);
         println!("{name}: {found:?}");

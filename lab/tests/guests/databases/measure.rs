@@ -119,7 +119,7 @@ pub(crate) fn window(host: &Host, seconds: u32) -> Window {
     }
 }
 
-const MIB: f64 = 1_048_576.0;
+pub(crate) const MIB: f64 = 1_048_576.0;
 
 pub(crate) fn number(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap())
