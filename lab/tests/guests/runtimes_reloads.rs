@@ -7,10 +7,9 @@ use serde_json::Value;
 
 use super::package::debian::Debian;
 
-/// How many reloads and executions anew, so far apart that the agent answers each: it does so six times a minute, and one takes
-/// a second more or less than another.
+/// How many reloads and executions anew, and how far apart.
 const RELOADS: u32 = 50;
-const APART: Duration = Duration::from_secs(12);
+const APART: Duration = Duration::from_secs(5);
 /// For so long units come and go.
 const CHURN: Duration = Duration::from_secs(240);
 /// A container of Docker, of which the scope is real and runc's file made by hand.
