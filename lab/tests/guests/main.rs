@@ -47,6 +47,7 @@ mod runtimes_fleet;
 mod runtimes_libvirt;
 mod runtimes_pages;
 mod runtimes_reloads;
+mod runtimes_rootless;
 mod runtimes_writers;
 mod soak;
 mod unmapped;

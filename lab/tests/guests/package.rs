@@ -7,7 +7,7 @@ mod cache;
 pub(crate) mod debian;
 
 use justitia_lab::LabDir;
-use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
+use justitia_lab::vm::{DiskSpec, Throttle, Vm, VmSpec};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -9,24 +9,32 @@ use super::commands::BOOKWORM;
 use super::package::debian::Debian;
 use super::runtimes::{DOCKER, START, SYSTEMD, boot, boot_without_bfq, start_docker};
 
-/// Until the pages are divided, and for how long they are looked at.
-const SETTLE: Duration = Duration::from_secs(60);
-const WINDOW: Duration = Duration::from_secs(90);
+/// Until the pages are divided, and for how long they are looked at each time.
+const SETTLE: Duration = Duration::from_secs(90);
+const WINDOW: Duration = Duration::from_secs(60);
 /// A reload of systemd each.
 const APART: Duration = Duration::from_secs(5);
 /// How much further from the weights the pages may be with reloads than without. The goal is 0.05.
 const FURTHER: f64 = 0.1;
+/// What each reads again and again, MiB: more than its part of the page cache, all together more than all of it.
+const FILES: [u64; 4] = [300, 400, 700, 1300];
+/// What the disk delivers, bytes a second: slow enough that the emulated processor rests.
+const SPEED: u64 = 24_000_000;
 
-/// Starts the containers, each of which reads a file of holes that is larger than the memory. Returns where their cgroups are.
+/// Starts the containers. Returns where their cgroups are.
 fn start(debian: &Debian) -> Vec<String> {
     start_docker(debian, SYSTEMD);
-    debian.ok("for n in web shop batch search; do truncate -s 3G /debian/data/$n; done");
-    for (name, weight) in DOCKER {
+    for ((name, weight), mib) in DOCKER.into_iter().zip(FILES) {
+        debian.ok_within(
+            START,
+            &format!("dd if=/dev/zero of=/debian/data/{name} bs=1M count={mib} && sync"),
+        );
         debian.ok_within(START, &format!(
             "/root/deb docker run -d --network none -v /data:/data:ro --name {name} --blkio-weight {weight} small \
                 /bin/busybox sh -c 'while :; do cat /data/{name} >/dev/null; done'"
         ));
     }
+    debian.limit_disk(SPEED);
     debian.ok("/root/deb dpkg -i /packages/first.deb && /root/deb systemctl start justitia");
     let scope = |(name, _): (&str, u64)| {
         let id = debian.ok(&format!("/root/deb docker inspect -f '{{{{.Id}}}}' {name}"));
@@ -46,10 +54,23 @@ fn pages(debian: &Debian, scopes: &[String]) -> Vec<f64> {
     bytes.map(|bytes| bytes / 1_048_576.0).collect()
 }
 
+/// The times of the guest's processor, proc(5).
+fn processor(debian: &Debian) -> Vec<f64> {
+    let text = debian.ok("head -n 1 /proc/stat");
+    let times = text.split_whitespace().skip(1);
+    times.map(|time| time.parse::<f64>().unwrap()).collect()
+}
+
+/// The part of the time between two of these in which it was idle or waited for the disk.
+fn rested(before: &[f64], after: &[f64]) -> f64 {
+    let spent: Vec<f64> = after.iter().zip(before).map(|(a, b)| a - b).collect();
+    (spent[3] + spent[4]) / spent.iter().sum::<f64>()
+}
+
 /// What each holds on the mean over [`WINDOW`], and its PV; each [`APART`] what `meanwhile` does.
 fn divided(debian: &Debian, scopes: &[String], meanwhile: &str) -> f64 {
     let (begun, mut sums, mut looks) = (Instant::now(), vec![0.0; scopes.len()], 0.0);
-    let mut turns = 0;
+    let (mut turns, before) = (0, processor(debian));
     while begun.elapsed() < WINDOW {
         let turn = Instant::now();
         debian.ok(meanwhile);
@@ -64,16 +85,28 @@ fn divided(debian: &Debian, scopes: &[String], meanwhile: &str) -> f64 {
     let mean: Vec<f64> = sums.iter().map(|sum| sum / looks).collect();
     let weights = DOCKER.map(|(_, weight)| Weight::try_from(weight).unwrap());
     let pv = pv(&weights, &mean).unwrap();
-    println!("{turns} times `{meanwhile}`: {mean:.0?} MiB of file pages, PV {pv:.3}");
+    println!(
+        "{turns} times `{meanwhile}`: {mean:.0?} MiB of file pages, PV {pv:.3}; the processor rested {:.0} % of the time",
+        100.0 * rested(&before, &processor(debian))
+    );
     pv
 }
 
 fn follow_dockers_weights(debian: &Debian) {
     let scopes = start(debian);
     std::thread::sleep(SETTLE);
-    let without = divided(debian, &scopes, ":");
-    let with = divided(debian, &scopes, "/root/deb systemctl daemon-reload");
-    println!("{}", debian.ok("/root/deb justitia status"));
+    // In turn, so that what changes meanwhile counts for both.
+    let turns = [0, 1].map(|_| {
+        let without = divided(debian, &scopes, ":");
+        let with = divided(debian, &scopes, "/root/deb systemctl daemon-reload");
+        (without, with)
+    });
+    let mean = |pvs: [f64; 2]| pvs.iter().sum::<f64>() / 2.0;
+    let (without, with) = (mean(turns.map(|t| t.0)), mean(turns.map(|t| t.1)));
+    println!(
+        "{}\nPV {without:.3} without reloads, {with:.3} with",
+        debian.ok("/root/deb justitia status")
+    );
     debian.step("done");
     assert!(
         with <= without + FURTHER,

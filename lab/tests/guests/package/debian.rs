@@ -127,7 +127,7 @@ impl Debian {
             ]
         };
         let spec = VmSpec {
-            disks: vec![DiskSpec::ext4(2 << 30)],
+            disks: vec![DiskSpec::ext4(4 << 30)],
             // Page ownership's probe is attached and detached again and again: emulated, a second processor does not
             // survive the patching of the code that it runs.
             vcpus: 1,
@@ -170,6 +170,15 @@ impl Debian {
             self.log()
         );
         done.stdout
+    }
+
+    /// The disk at `/data` delivers and takes so many bytes a second from now on.
+    pub(crate) fn limit_disk(&self, bytes: u64) {
+        let throttle = Throttle {
+            bytes_per_second: bytes,
+            ..Throttle::default()
+        };
+        self.vm.set_disk_speed(0, throttle).unwrap();
     }
 
     pub(crate) fn log(&self) -> String {
