@@ -128,8 +128,8 @@ impl<M> CgroupTree<M> {
 
 impl<M> CgroupTree<M> {
     /// The weight in effect, and where it comes from: the configuration; what was declared to the container's or machine's
-    /// runtime; `IOWeight=` of its unit; the cgroup's own file; or, where none of these sets it, the file of its only child.
-    /// A declared number counts as it is, whatever its runtime makes of it in the file. podman with crun sets the weight on
+    /// runtime; `IOWeight=` of its unit; the cgroup's own file; or, where none of these sets it, that of its only child, if
+    /// its file has one. A declared number counts as it is, whatever its runtime makes of it in the file. podman with crun sets the weight on
     /// the cgroup `container` inside the scope, where it has no sibling.
     ///
     /// An only child's weight does not count if it was set by somebody who may not set the parent's: a delegatee with a
@@ -146,11 +146,16 @@ impl<M> CgroupTree<M> {
             return (weight, WeightSource::Cgroup);
         }
         let only_child = match node.children.as_slice() {
-            [only] => self.nodes.get(only).and_then(|child| child.weight),
+            [only] => self.nodes.get(only),
             _ => None,
         };
-        match only_child {
-            Some((weight, author)) if node.honors(author) => (weight, WeightSource::OnlyChild),
+        let set = only_child.and_then(|child| Some((child, child.weight?)));
+        match set {
+            Some((child, (weight, author))) if node.honors(author) => {
+                let declared = child.identity.declared.as_ref();
+                let weight = declared.map_or(weight, |declared| declared.weight);
+                (weight, WeightSource::OnlyChild)
+            }
             _ => (Weight::default(), WeightSource::Default),
         }
     }

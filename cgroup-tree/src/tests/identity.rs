@@ -51,6 +51,10 @@ fn a_declared_weight_counts_whatever_stands_in_the_file() {
             (Some(standing), drift)
         );
     }
+    // So it does for a group that has no other member.
+    cgroup(&root.join(&path), 0, 3940);
+    let seen = Fixture::of(root, &[]);
+    assert_eq!(seen.weight("system.slice"), (400, WeightSource::OnlyChild));
     // BFQ's file has the number as it was declared.
     write(root.join(&path).join("io.bfq.weight"), "400\n").unwrap();
     let seen = Fixture::of(root, &[]);

@@ -33,7 +33,7 @@ printf '[storage]\ndriver = "vfs"\n' >/debian/home/alice/.config/containers/stor
 /root/deb chown -R alice:alice /home/alice
 /root/deb loginctl enable-linger alice
 tries=0
-until [ -S /debian/run/user/1000/bus ]; do
+until /root/deb test -S /run/user/1000/bus; do
     tries=$((tries + 1)); [ $tries -lt 120 ] || { /root/deb systemctl status user@1000 --no-pager; exit 1; }; sleep 1
 done"#;
 
