@@ -82,7 +82,7 @@ fn a_users_container_has_its_name_and_its_weight_among_the_users() {
     debian.step("the container runs");
     println!("{}", debian.ok("/root/deb sh -c 'podman --version; crun --version | head -n 1'; cd /sys/fs/cgroup && cat user.slice/user-1000.slice/cgroup.subtree_control; find user.slice -name 'io*.weight' -exec grep -H . {} +"));
     debian.ok("/root/deb dpkg -i /packages/first.deb && /root/deb systemctl start justitia");
-    debian.works();
+    debian.within(60, "/root/deb justitia status >/dev/null");
     let found = told(&debian);
     println!("{found:#}\n{}", debian.ok("/root/deb justitia status"));
     assert_eq!(

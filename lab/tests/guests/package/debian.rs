@@ -54,7 +54,8 @@ pub(crate) fn packages(dir: &Path) {
     run(Command::new("sh").args(["-ec", shell]).current_dir(dir));
 }
 
-/// systemd as the first process of its own process and mount namespace, over the guest's whole cgroup tree. `deb`
+/// systemd as the first process of its own process and mount namespace, over the guest's whole cgroup tree. Its root is the
+/// namespace's: in a mere chroot the kernel refuses user namespaces. `deb`
 /// runs something there. By the full path of `env`: the guest's BusyBox would take a bare name for one of its own, and
 /// then `dpkg` too.
 pub(crate) const BOOT: &str = "
@@ -62,7 +63,7 @@ pub(crate) const BOOT: &str = "
     mount -o ro /dev/vdc /debian/packages && mount /dev/vda /debian/data || exit 1
     cat >/root/deb <<'END'
 #!/bin/sh
-exec nsenter -t $(cat /run/systemd.pid) -m -p -- chroot /debian /usr/bin/env DEBIAN_FRONTEND=noninteractive NO_COLOR=1 SYSTEMD_PAGER=cat PATH=/usr/sbin:/usr/bin:/sbin:/bin \"$@\"
+exec nsenter -t $(cat /run/systemd.pid) -m -p -- /usr/bin/env DEBIAN_FRONTEND=noninteractive NO_COLOR=1 SYSTEMD_PAGER=cat PATH=/usr/sbin:/usr/bin:/sbin:/bin \"$@\"
 END
     chmod +x /root/deb
     echo debian >/debian/etc/hostname
@@ -71,7 +72,7 @@ END
     unshare -m -p -f sh -c '
         mount -t proc proc /debian/proc && mount -t sysfs sysfs /debian/sys && mount --bind /sys/fs/cgroup /debian/sys/fs/cgroup &&
         mount -t devtmpfs dev /debian/dev && mount -t tmpfs run /debian/run &&
-        exec chroot /debian /lib/systemd/systemd --unit=multi-user.target --log-target=kmsg' </dev/null >/run/systemd.out 2>&1 &
+        cd /debian && mount --move . / && exec chroot . /lib/systemd/systemd --unit=multi-user.target --log-target=kmsg' </dev/null >/run/systemd.out 2>&1 &
     tries=0
     until grep -la '^/lib/systemd/systemd' /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3 | grep . >/run/systemd.pid; do
         tries=$((tries + 1)); [ $tries -lt 300 ] || { cat /run/systemd.out; exit 1; }; usleep 100000
