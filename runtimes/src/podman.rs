@@ -13,8 +13,10 @@ use crate::path::Meaning;
 
 /// Where root's podman keeps its containers, with its usual storage driver.
 const STORE: &str = "/var/lib/containers/storage/overlay-containers";
-/// The same in a user's home.
-const USER_STORE: &str = ".local/share/containers/storage/overlay-containers";
+/// Where a user's podman keeps its storage, in the home.
+const USER_STORAGE: &str = ".local/share/containers/storage";
+/// Its storage drivers, the usual first: each has a store of its own.
+const DRIVERS: [&str; 4] = ["overlay", "vfs", "btrfs", "zfs"];
 /// Where CRI-O keeps the bundles of what runs.
 const CRIO_STORE: &str = "/run/containers/storage/overlay-containers";
 /// Where crun keeps its state.
@@ -64,23 +66,28 @@ struct Place {
     prefix: String,
 }
 
-/// Where the containers of this cgroup's user are.
-fn place(files: &Files, id: &str, meaning: &Meaning<'_>) -> Option<(Place, Option<String>)> {
+/// Where a user's containers may be; what is there is the user's to write, so it names no other place.
+fn places_of_user(files: &Files, uid: u32) -> Option<Vec<Place>> {
+    let etc = Base::root("/etc");
+    let home = files.parse(&etc, "passwd", |passwd| parse::home_of(passwd, uid))?;
+    let home = Path::new(&home);
+    let (parent, name) = (home.parent()?, home.file_name()?.to_str()?);
+    let place = |driver| Place {
+        base: Base {
+            path: parent.to_owned(),
+            owner: Owner::User(uid),
+        },
+        prefix: format!("{name}/{USER_STORAGE}/{driver}-containers/"),
+    };
+    Some(DRIVERS.map(place).into())
+}
+
+/// Where root's container is, and its cgroup where crun says it.
+fn place_of_root(files: &Files, id: &str) -> (Place, Option<String>) {
     let root = |path: PathBuf| Place {
         base: Base::root(path),
         prefix: String::new(),
     };
-    if let Some(uid) = meaning.user {
-        let etc = Base::root("/etc");
-        let home = files.parse(&etc, "passwd", |passwd| parse::home_of(passwd, uid))?;
-        let home = Path::new(&home);
-        let base = Base {
-            path: home.parent()?.to_owned(),
-            owner: Owner::User(uid),
-        };
-        let prefix = format!("{}/{USER_STORE}/", home.file_name()?.to_str()?);
-        return Some((Place { base, prefix }, None));
-    }
     // crun says where its bundle is, wherever the store may be.
     let status = files.parse(
         &Base::root(CRUN),
@@ -88,11 +95,11 @@ fn place(files: &Files, id: &str, meaning: &Meaning<'_>) -> Option<(Place, Optio
         parse::crun_status,
     );
     let Some(status) = status else {
-        return Some((root(STORE.into()), None));
+        return (root(STORE.into()), None);
     };
     let store = store_of(Path::new(&status.bundle), id);
     let store = store.unwrap_or_else(|| STORE.into());
-    Some((root(store), status.cgroup))
+    (root(store), status.cgroup)
 }
 
 /// The store of a bundle: `STORE/ID/userdata`.
@@ -110,7 +117,23 @@ pub(crate) fn resolve(
     id: &str,
     meaning: &Meaning<'_>,
 ) -> Option<Answer> {
-    let (Place { base, prefix }, cgroup) = place(files, id, meaning)?;
+    if let Some(uid) = meaning.user {
+        let mut places = places_of_user(files, uid)?.into_iter();
+        return places.find_map(|place| resolve_in(files, stores, id, meaning, place, None));
+    }
+    let (place, cgroup) = place_of_root(files, id);
+    resolve_in(files, stores, id, meaning, place, cgroup)
+}
+
+/// The same of the containers at a place.
+fn resolve_in(
+    files: &Files,
+    stores: &mut Stores,
+    id: &str,
+    meaning: &Meaning<'_>,
+    Place { base, prefix }: Place,
+    cgroup: Option<String>,
+) -> Option<Answer> {
     let listed = stores.container(files, &base, &prefix, id);
     let file = format!("{prefix}{id}/userdata/config.json");
     let bundle = files.parse(&base, &file, parse::bundle);

@@ -403,6 +403,13 @@ fn a_rootless_container_has_the_name_that_its_users_files_say() {
         9000,
         "among its siblings in there"
     );
+    // So with another storage driver, as where users may mount no overlay.
+    let storage = tree.path("home/u/.local/share/containers/storage");
+    let stores = ["overlay", "vfs"].map(|driver| storage.join(format!("{driver}-containers")));
+    std::fs::rename(&stores[0], &stores[1]).unwrap();
+    let name = tree.resolve(&path, true).identity.name;
+    assert_eq!(name, format!("user-{uid}/mine"));
+    std::fs::rename(&stores[1], &stores[0]).unwrap();
     // Not where the container itself may make cgroups.
     let inner = format!("{path}/container/user.slice/libpod-{ID}.scope");
     let name = tree.resolve(&inner, true).identity.name;
