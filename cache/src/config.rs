@@ -27,7 +27,8 @@ impl std::fmt::Display for StoreKind {
 
 /// The weights of a pool among the pools of its VM, one for each store that it uses: the paper's ⟨T, W⟩, and with both a
 /// hybrid pool (section 3.3). It uses at least one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "[u64; 2]", try_from = "[u64; 2]")]
 pub struct PoolSpec {
     memory: Option<Weight>,
     ssd: Option<Weight>,
@@ -110,6 +111,22 @@ impl PoolSpec {
     }
 }
 
+impl From<PoolSpec> for [u64; 2] {
+    /// 0 is no weight.
+    fn from(spec: PoolSpec) -> Self {
+        [spec.memory, spec.ssd].map(|weight| weight.map_or(0, Weight::get))
+    }
+}
+
+impl TryFrom<[u64; 2]> for PoolSpec {
+    type Error = &'static str;
+
+    fn try_from(weights: [u64; 2]) -> Result<Self, Self::Error> {
+        let [memory, ssd] = weights.map(|weight| Weight::try_from(weight).ok());
+        Self::new(memory, ssd).ok_or("expected a weight, found none")
+    }
+}
+
 impl Default for PoolSpec {
     /// Memory, with the default weight.
     fn default() -> Self {
@@ -118,7 +135,7 @@ impl Default for PoolSpec {
 }
 
 /// The SSD store.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SsdConfig {
     /// A regular file, created when there is none, or a block device.
     pub path: PathBuf,
@@ -129,7 +146,7 @@ pub struct SsdConfig {
 }
 
 /// What a cache starts with. Sizes and the SSD store can be changed while it runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheConfig {
     /// Bytes of the memory store; may be 0.
     pub memory_bytes: u64,

@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"jstccons");
 /// Advances whenever the layout, or the meaning of a protocol's state, changes.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Magic, version, length of the head, a checksum of all that follows, and one of these.
 const PREAMBLE: usize = 40;
 /// Bytes of the longest head: some hundred for each connection.
@@ -58,8 +58,8 @@ pub(crate) struct ConnectionState {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {
-    /// What requests have changed of what is served, in their order.
-    changes: Vec<Value>,
+    /// What is served.
+    served: Value,
     connections: Vec<Entry>,
 }
 
@@ -99,13 +99,13 @@ impl LeftConnection {
     }
 }
 
-/// The memfd that says what requests have changed of what is served and what connections are, and these' descriptors. Connections beyond the limits are left out, those first
-/// of which there are most bytes; the log says how many.
+/// The memfd that says what is served and what connections are, and these' descriptors. Connections beyond the limits are left
+/// out, those first of which there are most bytes; the log says how many.
 ///
 /// # Errors
 /// When the system refuses memory.
 pub(crate) fn save(
-    changes: Vec<Value>,
+    served: Value,
     mut connections: Vec<LeftConnection>,
 ) -> io::Result<(File, Vec<OwnedFd>)> {
     connections.sort_by_key(LeftConnection::bytes);
@@ -125,12 +125,12 @@ pub(crate) fn save(
         );
     }
     let head = serde_json::to_vec(&Head {
-        changes,
+        served,
         connections: connections.iter().map(LeftConnection::entry).collect(),
     })?;
     if head.len() > MAX_HEAD {
         return Err(invalid(
-            "the connections, and what requests have changed, take over 16 MiB to describe",
+            "the connections, and what is served, take over 16 MiB to describe",
         ));
     }
     let mut content = head.clone();
@@ -149,15 +149,15 @@ pub(crate) fn save(
     Ok((file, descriptors.collect()))
 }
 
-/// What requests had changed, and the connections that a memfd describes, of these descriptors. What it says nothing of is closed, and so is a connection
-/// of which a descriptor is missing.
+/// What was served, and the connections that a memfd describes, of these descriptors. What it says nothing of is closed, and
+/// so is a connection of which a descriptor is missing.
 ///
 /// # Errors
 /// When it is not what [`save`] of this version has made.
 pub(crate) fn load(
     file: &File,
     descriptors: Vec<OwnedFd>,
-) -> io::Result<(Vec<Value>, Vec<LeftConnection>)> {
+) -> io::Result<(Value, Vec<LeftConnection>)> {
     let seals = fcntl_get_seals(file)
         .map_err(|_| invalid("expected a memfd of connections, found something else"))?;
     if !seals.contains(SEALS) {
@@ -201,7 +201,7 @@ pub(crate) fn load(
             });
         }
     }
-    Ok((head.changes, found))
+    Ok((head.served, found))
 }
 
 /// The next bytes.
@@ -272,11 +272,11 @@ mod tests {
         let (second, _b) = connection("second", b"");
         let numbers = [first.socket.as_raw_fd(), second.socket.as_raw_fd()];
         let other = first.others[0].as_raw_fd();
-        let (file, mut descriptors) = save(vec!["change".into()], vec![first, second]).unwrap();
+        let (file, mut descriptors) = save("served".into(), vec![first, second]).unwrap();
         // In whatever order they come.
         descriptors.reverse();
-        let (changes, mut found) = load(&file, descriptors).unwrap();
-        assert_eq!(changes, ["change"]);
+        let (served, mut found) = load(&file, descriptors).unwrap();
+        assert_eq!(served, "served");
         found.sort_by_key(|found| found.state.export.clone());
         let sockets: Vec<_> = found.iter().map(|found| found.socket.as_raw_fd()).collect();
         assert_eq!(sockets, numbers);
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_connection_without_all_its_descriptors_is_closed() {
         let (left, mut theirs) = connection("left", b"");
-        let (file, mut descriptors) = save(Vec::new(), vec![left]).unwrap();
+        let (file, mut descriptors) = save(Value::Null, vec![left]).unwrap();
         descriptors.pop();
         assert!(load(&file, descriptors).unwrap().1.is_empty());
         assert!(has_left(&mut theirs));
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn another_version_and_damage_close_all() {
         let (left, _theirs) = connection("left", b"some");
-        let (file, _) = save(Vec::new(), vec![left]).unwrap();
+        let (file, _) = save(Value::Null, vec![left]).unwrap();
         let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
         file.read_exact_at(&mut bytes, 0).unwrap();
         let made = |bytes: &[u8], seals| {
@@ -340,7 +340,7 @@ mod tests {
     fn who_has_sent_most_is_left_out_first() {
         let (large, mut closed) = connection("large", &vec![0; MAX_BYTES]);
         let (small, mut kept) = connection("small", b"some");
-        let (file, descriptors) = save(Vec::new(), vec![large, small]).unwrap();
+        let (file, descriptors) = save(Value::Null, vec![large, small]).unwrap();
         let found = load(&file, descriptors).unwrap().1;
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].state.export, "small");

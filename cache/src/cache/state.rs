@@ -94,6 +94,11 @@ impl Cache {
             .ok_or(CacheError::NoPool(id))
     }
 
+    /// The configuration, with the sizes and the SSD store that there are now.
+    pub(crate) fn config(&self) -> CacheConfig {
+        self.registry.lock().config.clone()
+    }
+
     /// A pool of the disk's VM.
     pub(crate) fn pool_of(
         &self,

@@ -94,6 +94,16 @@ impl Cache {
         Ok(())
     }
 
+    /// A VM's weight and eviction policy.
+    ///
+    /// # Errors
+    /// When there is no such VM.
+    pub(crate) fn vm_settings(&self, vm: VmId) -> Result<(Weight, Policy), CacheError> {
+        let mut registry = self.registry.lock();
+        let vm = registry.vm(vm)?;
+        Ok((vm.weight, vm.policy))
+    }
+
     /// The pool that takes the VM's blocks that belong to no container.
     ///
     /// # Errors

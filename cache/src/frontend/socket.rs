@@ -80,7 +80,7 @@ pub enum ListenError {
 }
 
 /// Who may connect to a unix socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SocketAccess {
     /// The mode of the socket; others than its owner and its group never have any.
     pub mode: u16,

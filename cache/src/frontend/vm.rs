@@ -11,6 +11,7 @@ use crate::lock_rank::{Ranked, VM_POOLS};
 use arc_swap::ArcSwap;
 use justitia_guest_protocol::puts::DEFAULT_POOL;
 use justitia_share::Weight;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +25,7 @@ const HINT_SHIFT: u32 = 3;
 
 /// A container's tag: the hint of a request's I/O priority, 1 to 1023. A guest may forge those of its own containers,
 /// and reaches no pool of another VM by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContainerTag(u16);
 
 impl ContainerTag {
@@ -251,6 +252,13 @@ pub(crate) struct PoolTags(ArcSwap<BTreeMap<ContainerTag, PoolId>>);
 impl PoolTags {
     pub(crate) fn get(&self, tag: ContainerTag) -> Option<PoolId> {
         self.0.load().get(&tag).copied()
+    }
+
+    /// The tag of a pool.
+    pub(crate) fn of(&self, pool: PoolId) -> Option<ContainerTag> {
+        let tags = self.0.load();
+        let mut found = tags.iter().filter(|(_, of)| **of == pool);
+        found.next().map(|(tag, _)| *tag)
     }
 
     /// The pool takes the blocks that are read with this tag from now on; a pool that had the tag loses it.

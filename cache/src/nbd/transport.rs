@@ -261,7 +261,7 @@ fn flush_tls(tls: &mut ServerConnection, socket: BorrowedFd) -> io::Result<u64> 
 
 /// A directory with `server-cert.pem`, `server-key.pem` and, to verify clients, `ca-cert.pem`: the names
 /// that QEMU and libnbd use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TlsFiles {
     /// The directory.
     pub directory: PathBuf,

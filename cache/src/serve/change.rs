@@ -1,8 +1,7 @@
 //! Changes of a running daemon, one function a request.
 
 use super::api::ControlRequest;
-use super::config::Size;
-use super::config::is_name;
+use super::config::{PoolConfig, Size, VmConfig, is_name};
 use super::error::ServeError;
 use crate::block::BLOCK_BYTES;
 use crate::cache::{Cache, PoolHandle};
@@ -160,6 +159,60 @@ impl Weights {
             }
         }
     }
+}
+
+// What another configuration says of a VM that is served.
+
+/// Gives a VM the weight, the policy and the pools of another configuration. One that is not cached has none.
+pub(super) fn configure(
+    cache: &Cache,
+    vms: &Ranked<VmRegistry, VMS>,
+    now: &VmConfig,
+    next: &VmConfig,
+) -> Result<(), ServeError> {
+    let weight = (now.weight != next.weight).then_some(next.weight.get());
+    let policy = (now.policy != next.policy).then_some(next.policy);
+    let gone = {
+        let vms = vms.lock();
+        let Ok(vm) = vms.vm(&next.name) else {
+            return Ok(());
+        };
+        set_vm(cache, vm, weight, policy)?;
+        let new = next.pools.iter().filter(|pool| !now.pools.contains(pool));
+        configure_pools(cache, vm, new)?;
+        // The pool that every VM has only becomes what it is unless configured.
+        let default = PoolConfig::default();
+        let is_gone = |pool: &&PoolConfig| next.pools.iter().all(|next| next.name != pool.name);
+        let gone = now.pools.iter().filter(is_gone);
+        let (reset, gone): (Vec<_>, Vec<_>) = gone.partition(|pool| pool.name == default.name);
+        configure_pools(cache, vm, reset.iter().map(|_| &default))?;
+        gone
+    };
+    gone.iter()
+        .try_for_each(|pool| destroy_pool(cache, vms, &next.name, &pool.name))
+}
+
+/// Makes pools, or gives those that there are their weights and tags.
+pub(super) fn configure_pools<'a>(
+    cache: &Cache,
+    vm: &Vm,
+    configured: impl IntoIterator<Item = &'a PoolConfig>,
+) -> Result<(), ServeError> {
+    let mut pools = vm.pools.lock();
+    for pool in configured {
+        let known = pools.get(&pool.name).map(|pool| pool.id);
+        let id = if let Some(id) = known {
+            cache.set_pool(id, pool.spec)?;
+            vm.tags.remove(id);
+            id
+        } else {
+            let id = cache.create_pool(vm.id, &pool.name, pool.spec)?;
+            pools.insert(cache.pool(id)?);
+            id
+        };
+        set_tag(vm, id, pool.tag);
+    }
+    Ok(())
 }
 
 fn container_tag(found: u16) -> Result<ContainerTag, ServeError> {

@@ -1,5 +1,6 @@
 //! VMs and disks, added at the start, by a reload and by requests.
 
+use super::change;
 use super::config::{Config, DiskConfig, PortConfig, VmConfig};
 use super::daemon::Daemon;
 use super::error::ServeError;
@@ -183,22 +184,7 @@ impl Daemon {
     fn fill_vm(&self, id: VmId, config: &VmConfig) -> Result<Arc<Vm>, ServeError> {
         let vm = Vm::new(&self.cache, id, &config.name, config.clients.clone())?;
         vm.set_weight(config.weight);
-        let mut pools = vm.pools.lock();
-        for pool in &config.pools {
-            let known = pools.get(&pool.name).map(|pool| pool.id);
-            let id = if let Some(id) = known {
-                self.cache.set_pool(id, pool.spec)?;
-                id
-            } else {
-                let id = self.cache.create_pool(id, &pool.name, pool.spec)?;
-                pools.insert(self.cache.pool(id)?);
-                id
-            };
-            if let Some(tag) = pool.tag {
-                vm.tags.set(tag, id);
-            }
-        }
-        drop(pools);
+        change::configure_pools(&self.cache, &vm, &config.pools)?;
         if let Some(port) = &config.port {
             self.cache.track_residency(id, port.residency_bytes)?;
         }

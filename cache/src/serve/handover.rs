@@ -4,8 +4,8 @@
 //! which blocks it holds, the locked images, the sockets. Blocks are used again only if their images are what they were
 //! ([`crate::warm`]).
 
-use super::api::ControlRequest;
 use super::daemon::{Closed, Daemon};
+use super::served::Served;
 use crate::cache::random;
 use crate::connections::{self, LeftConnection};
 use crate::frontend::{Backend, Volume};
@@ -92,14 +92,11 @@ fn leave_connections(
         .filter(|connection| settled.contains(&connection.state.export))
         .collect();
     let served = daemon.served.try_lock();
-    let changes = served
-        .as_ref()
-        .map_or(&[][..], |served| served.changes.all());
-    let changes = changes.iter().map(serde_json::to_value);
-    let changes = changes.collect::<Result<Vec<_>, _>>();
-    let saved = changes
+    let served = served.map(|served| serde_json::to_value(daemon.running(&served)));
+    let saved = served
+        .transpose()
         .map_err(io::Error::from)
-        .and_then(|changes| connections::save(changes, kept));
+        .and_then(|served| connections::save(served.unwrap_or_default(), kept));
     match saved {
         Ok((file, descriptors)) => {
             let descriptors = descriptors.into_iter();
@@ -109,7 +106,9 @@ fn leave_connections(
                 .collect()
         }
         Err(e) => {
-            tracing::error!("the clients are disconnected: {e}");
+            tracing::error!(
+                "the clients are disconnected, and what requests have set is lost: {e}"
+            );
             Descriptors::new()
         }
     }
@@ -203,8 +202,8 @@ pub(super) struct Taken {
     index: Option<(File, Preamble)>,
     /// The number of the end at which the images were handed over.
     end: Option<[u64; 2]>,
-    /// What requests had changed of what was served.
-    pub(super) changes: Vec<ControlRequest>,
+    /// What was served.
+    pub(super) served: Option<Served>,
 }
 
 impl Taken {
@@ -238,12 +237,17 @@ impl Taken {
         }
         if let Some(head) = head {
             match connections::load(&head, connections) {
-                Ok((changes, found)) => {
+                Ok((served, found)) => {
                     found.into_iter().for_each(inherited::offer_connection);
-                    let changes = changes.into_iter().map(serde_json::from_value);
-                    taken.changes = changes.filter_map(Result::ok).collect();
+                    taken.served = serde_json::from_value(served)
+                        .inspect_err(|e| {
+                            tracing::error!("what requests have changed is lost: cannot read what was served: {e}");
+                        })
+                        .ok();
                 }
-                Err(e) => tracing::warn!("the clients are disconnected: {e}"),
+                Err(e) => tracing::warn!(
+                    "the clients are disconnected, and what requests have set is lost: {e}"
+                ),
             }
         }
         taken

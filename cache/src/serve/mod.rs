@@ -40,6 +40,8 @@ mod test_remove;
 #[cfg(test)]
 mod test_requested;
 #[cfg(test)]
+mod test_settings;
+#[cfg(test)]
 mod test_vhost;
 #[cfg(test)]
 mod test_warm;

@@ -1,24 +1,29 @@
-//! The configuration file is read again: what is gone from it is removed, what is new in it is added.
+//! The configuration file is read again: what is gone from it is removed, what is new in it is added, and weights and sizes
+//! that are others in it are changed.
 
 use super::api::{ControlRequest, Table};
+use super::change;
 use super::config::{Config, DiskConfig, Listen, VmConfig};
 use super::daemon::Daemon;
 use super::disks::Failed;
 use super::error::ServeError;
 use super::remove::Gone;
-use super::served::{IsServed, Served, check_paths, names};
+use super::served::{IsServed, Served, check_paths, differences, names};
+use crate::config::{CacheConfig, StoreKind};
 use crate::frontend::SocketAccess;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What a reload has changed: names of disks.
+/// What a reload has changed. Disks are named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     /// Disks that are served now, too.
     pub added: Vec<String>,
     /// Disks that are served no more.
     pub removed: Vec<String>,
+    /// Weights, policies, pools and sizes that are others now, in words.
+    pub changed: Vec<String>,
 }
 
 impl Daemon {
@@ -28,19 +33,24 @@ impl Daemon {
         let volumes = self.volumes.lock();
         let disks: BTreeSet<_> = volumes.iter().map(|v| v.name().to_owned()).collect();
         drop(volumes);
-        let merged = served.merged(
-            file,
-            &IsServed {
-                vm: &|name| self.vms.lock().knows(name),
-                disk: &|name| disks.contains(name),
-            },
-        );
-        if merged.vms.is_empty() && !served.config.vms.is_empty() {
+        let now = self.running(&served);
+        let mut next = Served {
+            config: now.merged(file, true),
+            file: file.clone(),
+        };
+        let is_served = IsServed {
+            vm: &|name| self.vms.lock().knows(name),
+            disk: &|name| disks.contains(name),
+        };
+        now.hold(&mut next, &is_served);
+        let Served { config: now, .. } = now;
+        if next.config.vms.is_empty() && !now.vms.is_empty() {
             return Err(ServeError::NoVms);
         }
-        check_paths(&merged)?;
+        check_paths(&next.config)?;
+        self.resize_stores(&now.cache, &next.config.cache)?;
         // First what is gone: its images and sockets may have new names.
-        let gone = Gone::between(&served.config, &merged);
+        let gone = Gone::between(&now, &next.config);
         for problem in self.remove(&gone) {
             tracing::error!("removed, but: {problem}");
         }
@@ -50,12 +60,17 @@ impl Daemon {
                 .filter(|disk| disks.contains(*disk))
                 .map(str::to_owned)
                 .collect(),
+            changed: differences(&now, &next.config),
             ..Reloaded::default()
         };
-        served.config = merged;
-        served.settle(file);
+        *served = next;
         let Served { config, .. } = &*served;
         for vm in &config.vms {
+            if let Some(now) = now.vms.iter().find(|now| now.name == vm.name)
+                && let Err(why) = change::configure(&self.cache, &self.vms, now, vm)
+            {
+                tracing::error!(vm = vm.name, "cannot change the VM as configured: {why}");
+            }
             let new = vm.disks.iter().map(|disk| &disk.name);
             match self.serve_vm(vm, file.listen.access) {
                 Ok((added, failed)) => {
@@ -75,6 +90,20 @@ impl Daemon {
             }
         }
         Ok(reloaded)
+    }
+
+    /// Gives the stores other sizes, both or none.
+    fn resize_stores(&self, now: &CacheConfig, next: &CacheConfig) -> Result<(), ServeError> {
+        let resize = |store, now: u64, next: u64| match now == next {
+            true => Ok(()),
+            false => self.cache.resize(store, next),
+        };
+        resize(StoreKind::Memory, now.memory_bytes, next.memory_bytes)?;
+        let ssd = |of: &CacheConfig| of.ssd.as_ref().map_or(0, |ssd| ssd.bytes);
+        resize(StoreKind::Ssd, ssd(now), ssd(next)).inspect_err(|_| {
+            let _ = resize(StoreKind::Memory, next.memory_bytes, now.memory_bytes);
+        })?;
+        Ok(())
     }
 
     /// Adds and serves what of a VM is not served yet. Returns the disks that are served now, and those that cannot be.
@@ -113,31 +142,15 @@ impl Daemon {
 // VMs and disks that requests add and remove.
 
 impl Daemon {
-    /// Adds or removes a VM or a disk, and remembers it for the program that is executed next.
+    /// Adds or removes a VM or a disk.
     pub(super) fn change_served(&self, request: &ControlRequest) -> Result<(), ServeError> {
         let mut served = self.served.lock();
-        let done = match request {
+        match request {
             ControlRequest::AddVm { vm } => self.add_vm_by_request(&mut served, vm),
             ControlRequest::RemoveVm { vm } => self.remove_vm_by_request(&mut served, vm),
             ControlRequest::AddDisk { vm, disk } => self.add_disk_by_request(&mut served, vm, disk),
             ControlRequest::RemoveDisk { disk } => self.remove_disk_by_request(&mut served, disk),
-            _ => return Ok(()),
-        };
-        // A removal that could not do all has removed it all the same.
-        if matches!(done, Ok(()) | Err(ServeError::Removed(_))) {
-            served.changes.push(request.clone());
-        }
-        done
-    }
-
-    /// Does again what requests had changed before this program was executed, as far as it is not so already.
-    pub(super) fn change_again(&self, requests: &[ControlRequest]) {
-        for request in requests {
-            match self.change_served(request) {
-                // The configuration has it by now.
-                Ok(()) | Err(ServeError::Exists { .. }) => {}
-                Err(e) => tracing::error!("a change that a request had made is lost: {e}"),
-            }
+            _ => Ok(()),
         }
     }
 
@@ -161,9 +174,6 @@ impl Daemon {
             return Err(failed.why);
         }
         served.config = config;
-        let disks = vm.disks.into_iter().map(|disk| disk.name);
-        served.requested_disks.extend(disks);
-        served.requested_vms.insert(vm.name);
         Ok(())
     }
 
@@ -201,7 +211,6 @@ impl Daemon {
             return Err(failed.why);
         }
         served.config = config;
-        served.requested_disks.insert(disk.name);
         Ok(())
     }
 
@@ -210,10 +219,6 @@ impl Daemon {
         let gone = Gone::of_vm(vm);
         let problems = self.remove(&gone);
         served.config.vms.retain(|vm| vm.name != name);
-        served.requested_vms.remove(name);
-        for disk in gone.disks() {
-            served.requested_disks.remove(disk);
-        }
         removed(problems)
     }
 
@@ -231,7 +236,6 @@ impl Daemon {
         for vm in &mut served.config.vms {
             vm.disks.retain(|disk| disk.name != name);
         }
-        served.requested_disks.remove(name);
         removed(problems)
     }
 }

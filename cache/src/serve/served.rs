@@ -1,90 +1,146 @@
-//! What is served, or should be: the configuration file's, and what requests have added.
+//! What is served, or should be: the configuration file's, and what requests have changed.
 
-use super::api::{ControlRequest, Table};
-use super::config::{Config, DiskConfig, VmConfig};
+use super::config::{Config, DiskConfig, PoolConfig, Size, VmConfig};
+use super::daemon::Daemon;
 use super::error::ServeError;
 use super::paths::{PathUse, collisions};
+use crate::config::{CacheConfig, SsdConfig};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// What is served, or should be.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Served {
-    /// As it is configured: of what is served, as it was when it was added.
+    /// The configuration file as it was read last. Of what another file can only change in a restart it has what is so.
+    pub(super) file: Config,
+    /// What is served, as it was when it was added.
     pub(super) config: Config,
-    /// VMs of it that requests have added. A reload keeps them.
-    pub(super) requested_vms: BTreeSet<String>,
-    /// Disks of it that requests have added. A reload keeps them as long as their VMs.
-    pub(super) requested_disks: BTreeSet<String>,
-    pub(super) changes: Changes,
+}
+
+impl Daemon {
+    /// What is served, with all that requests have changed of it.
+    pub(super) fn running(&self, served: &Served) -> Served {
+        let mut config = served.config.clone();
+        config.cache = self.cache.config();
+        let cached = self.cache.disks();
+        let volumes = self.volumes.lock();
+        let is_uncached = |name: &str| {
+            let is_served = volumes.iter().any(|volume| volume.name() == name);
+            is_served && cached.iter().all(|(cached, ..)| cached != name)
+        };
+        for disk in config.vms.iter_mut().flat_map(|vm| &mut vm.disks) {
+            disk.mode = disk.mode.filter(|_| !is_uncached(&disk.name));
+        }
+        drop(volumes);
+        let vms = self.vms.lock();
+        for vm in &mut config.vms {
+            let Ok(of) = vms.vm(&vm.name) else { continue };
+            if let Ok((weight, policy)) = self.cache.vm_settings(of.id) {
+                (vm.weight, vm.policy) = (weight, policy);
+            }
+            let pools = of.pools.lock();
+            let pools = pools.iter().filter(|(_, pool)| !pool.created_over_port);
+            let pools = pools.map(|(_, of_vm)| PoolConfig {
+                name: of_vm.pool.name.clone(),
+                spec: of_vm.pool.spec(),
+                tag: of.tags.of(of_vm.pool.id),
+            });
+            let default = PoolConfig::default();
+            vm.pools = pools.filter(|pool| *pool != default).collect();
+        }
+        Served {
+            file: served.file.clone(),
+            config,
+        }
+    }
 }
 
 impl Served {
-    /// What is to be served once the configuration file is `file`. Of the VMs and disks that are served, `is_served` tells
-    /// by their names, all but which of them there are stays as it was.
-    pub(super) fn merged(&self, file: &Config, is_served: &IsServed) -> Config {
-        let mut merged = file.clone();
-        if merged.cache != self.config.cache {
-            tracing::warn!(
-                "the configuration of the stores is another than theirs: they stay as they are until a restart; `justitia cache set store` and `set ssd` change them now"
+    /// What a program is to serve whose configuration is `file`, after one that has served `left`.
+    pub(super) fn next(left: Option<Self>, file: &Config) -> Self {
+        let of_file = || Self {
+            file: file.clone(),
+            config: file.clone(),
+        };
+        let Some(left) = left else { return of_file() };
+        let config = left.merged(file, false);
+        if let Err(e) = check_paths(&config) {
+            tracing::error!(
+                "what requests have changed is lost: it does not fit the configuration: {e}"
+            );
+            return of_file();
+        }
+        let changed = differences(file, &config);
+        if !changed.is_empty() {
+            tracing::info!(
+                "as requests have set it, not as configured: {}",
+                changed.join("; ")
             );
         }
-        merged.cache.clone_from(&self.config.cache);
-        for vm in &mut merged.vms {
-            let Some(old) = self.vm(&vm.name).filter(|_| (is_served.vm)(&vm.name)) else {
-                continue;
-            };
-            for disk in &mut vm.disks {
-                let known = old.disks.iter().find(|known| known.name == disk.name);
-                if let Some(known) = known.filter(|_| (is_served.disk)(&disk.name)) {
-                    warn_of_change(&vm.name, known, disk);
-                    *disk = known.clone();
+        let place = |of: &Config| of.cache.ssd.as_ref().map(|ssd| ssd.path.clone());
+        if let Some(old) = place(&left.config).filter(|old| place(&config).as_ref() != Some(old)) {
+            tracing::warn!(
+                "{} was the SSD store, and is not used any more: remove it by hand",
+                old.display()
+            );
+        }
+        Self {
+            config,
+            ..of_file()
+        }
+    }
+
+    /// What is to be served once the configuration file is `file`: what it says otherwise than before, and all else as it is,
+    /// by requests. What requests have removed and it still names comes back if `comes_back`.
+    pub(super) fn merged(&self, file: &Config, comes_back: bool) -> Config {
+        let (was, now) = (&self.file.cache, &self.config.cache);
+        let cache = CacheConfig {
+            memory_bytes: newer(
+                &was.memory_bytes,
+                &now.memory_bytes,
+                &file.cache.memory_bytes,
+            ),
+            memory_limit: newer(
+                &was.memory_limit,
+                &now.memory_limit,
+                &file.cache.memory_limit,
+            ),
+            ssd: newer(&was.ssd, &now.ssd, &file.cache.ssd),
+        };
+        let vms = [&self.file.vms, &self.config.vms, &file.vms];
+        let mut vms = merged(
+            vms,
+            comes_back,
+            |vm| &vm.name,
+            |was, now, file| {
+                let pools = [&was.pools, &now.pools, &file.pools];
+                let disks = [&was.disks, &now.disks, &file.disks];
+                VmConfig {
+                    name: file.name.clone(),
+                    weight: newer(&was.weight, &now.weight, &file.weight),
+                    policy: newer(&was.policy, &now.policy, &file.policy),
+                    socket: newer(&was.socket, &now.socket, &file.socket),
+                    clients: newer(&was.clients, &now.clients, &file.clients),
+                    pools: merged(pools, false, |pool| &pool.name, newer),
+                    disks: merged(disks, comes_back, |disk| &disk.name, newer),
+                    port: newer(&was.port, &now.port, &file.port),
                 }
-            }
-            let disks = std::mem::take(&mut vm.disks);
-            let without = VmConfig {
-                disks: Vec::new(),
-                ..old.clone()
-            };
-            if *vm != without {
-                tracing::warn!(
-                    vm = vm.name,
-                    "the configuration of the VM has changed: it is served as before until a restart, or until it is removed and added again; `justitia cache set vm` and `set pool` change weights and the policy now"
-                );
-            }
-            *vm = VmConfig { disks, ..without };
-        }
-        self.keep_requested(&mut merged);
-        merged
-    }
-
-    /// Adds what requests have added, and the file has not.
-    fn keep_requested(&self, merged: &mut Config) {
-        let named: BTreeSet<_> = names(merged).map(str::to_owned).collect();
-        for vm in &self.config.vms {
-            let kept = vm.disks.iter().filter(|disk| {
-                let disk = &disk.name;
-                self.requested_disks.contains(disk) && !named.contains(disk)
+            },
+        );
+        // A name that requests have given is the file's, where it gives it, too.
+        let named: BTreeSet<_> = names(file).collect();
+        for vm in &mut vms {
+            let of_file = file.vms.iter().find(|of| of.name == vm.name);
+            vm.disks.retain(|disk| {
+                let is_here = |of: &VmConfig| of.disks.iter().any(|of| of.name == disk.name);
+                !named.contains(disk.name.as_str()) || of_file.is_some_and(is_here)
             });
-            let kept = kept.cloned();
-            match merged.vms.iter_mut().find(|known| known.name == vm.name) {
-                Some(known) => known.disks.extend(kept),
-                None if self.requested_vms.contains(&vm.name) => merged.vms.push(VmConfig {
-                    disks: kept.collect(),
-                    ..vm.clone()
-                }),
-                None => {}
-            }
         }
-    }
-
-    /// Forgets what of the requests' the configuration has by now, or has no more. `file` is the configuration file.
-    pub(super) fn settle(&mut self, file: &Config) {
-        self.requested_vms
-            .retain(|name| file.vms.iter().all(|vm| vm.name != *name));
-        let config = &self.config;
-        self.requested_disks.retain(|name| {
-            names(config).any(|known| known == name) && names(file).all(|known| known != name)
-        });
+        Config {
+            cache,
+            vms,
+            ..file.clone()
+        }
     }
 
     /// A VM by its name.
@@ -102,10 +158,165 @@ impl Served {
     }
 }
 
+/// The file's, if it has changed; else what is so.
+fn newer<T: Clone + PartialEq>(was: &T, now: &T, file: &T) -> T {
+    if was == file { now } else { file }.clone()
+}
+
+/// Each that the file names, as `each` says of what it was in the file, is, and is in the file; and what the file has never
+/// named. What the file has named before, and is no more, comes back if `comes_back`.
+fn merged<T: Clone>(
+    [was, now, file]: [&Vec<T>; 3],
+    comes_back: bool,
+    name: impl Fn(&T) -> &String,
+    each: impl Fn(&T, &T, &T) -> T,
+) -> Vec<T> {
+    let find = |all: &'_ [T], of: &T| all.iter().position(|one| name(one) == name(of));
+    let mut merged = Vec::new();
+    for of_file in file {
+        let before = find(was, of_file).and_then(|at| was.get(at));
+        match find(now, of_file).and_then(|at| now.get(at)) {
+            Some(now) => merged.push(each(before.unwrap_or(now), now, of_file)),
+            None if comes_back || before.is_none() => merged.push(of_file.clone()),
+            None => {}
+        }
+    }
+    let added = now.iter().filter(|of| find(was, of).is_none());
+    let added = added.filter(|of| find(file, of).is_none());
+    merged.extend(added.cloned());
+    merged
+}
+
 /// Which of the VMs and disks are served.
 pub(super) struct IsServed<'a> {
     pub(super) vm: &'a dyn Fn(&str) -> bool,
     pub(super) disk: &'a dyn Fn(&str) -> bool,
+}
+
+impl Served {
+    /// Takes back what of `next` cannot be while this is served, and says so. The next file is compared with what is so: it is
+    /// said again then, and a restart does it. Weights, policies, pools and sizes stay `next`'s.
+    pub(super) fn hold(&self, next: &mut Served, is_served: &IsServed) {
+        let (now, base) = (&self.config, &mut next.file);
+        let next = &mut next.config;
+        let mut held = hold(
+            &now.cache.memory_limit,
+            &mut next.cache.memory_limit,
+            &mut base.cache.memory_limit,
+        );
+        let place =
+            |ssd: &Option<SsdConfig>| ssd.as_ref().map(|ssd| (ssd.path.clone(), ssd.overwrite));
+        if place(&now.cache.ssd) != place(&next.cache.ssd) {
+            held |= hold(&now.cache.ssd, &mut next.cache.ssd, &mut base.cache.ssd);
+        }
+        if held {
+            tracing::warn!(
+                "the limit of memory, or the SSD store's place, has changed in the configuration: they stay as they are until a restart; `justitia cache set ssd` changes the place now"
+            );
+        }
+        let mut held = hold(
+            &now.listen.unix,
+            &mut next.listen.unix,
+            &mut base.listen.unix,
+        );
+        held |= hold(&now.listen.tcp, &mut next.listen.tcp, &mut base.listen.tcp);
+        held |= hold(
+            &now.listen.insecure,
+            &mut next.listen.insecure,
+            &mut base.listen.insecure,
+        );
+        held |= hold(&now.tls, &mut next.tls, &mut base.tls);
+        held |= hold(&now.metrics, &mut next.metrics, &mut base.metrics);
+        held |= hold(&now.control, &mut next.control, &mut base.control);
+        if held {
+            tracing::warn!(
+                "an address of [listen], [tls], `metrics` or `control` has changed in the configuration: they stay as they are until a restart"
+            );
+        }
+        for vm in &mut next.vms {
+            let now = self.vm(&vm.name).filter(|_| (is_served.vm)(&vm.name));
+            if let Some(now) = now {
+                let mut unnamed = now.clone();
+                let base = base.vms.iter_mut().find(|of| of.name == vm.name);
+                hold_vm(now, vm, base.unwrap_or(&mut unnamed), is_served);
+            }
+        }
+    }
+}
+
+/// The same of a VM.
+fn hold_vm(now: &VmConfig, vm: &mut VmConfig, base: &mut VmConfig, is_served: &IsServed) {
+    let mut held = hold(&now.socket, &mut vm.socket, &mut base.socket);
+    held |= hold(&now.clients, &mut vm.clients, &mut base.clients);
+    held |= hold(&now.port, &mut vm.port, &mut base.port);
+    if held {
+        tracing::warn!(
+            vm = vm.name,
+            "the socket, the clients or the port of the VM have changed in the configuration: they stay as they are until a restart, or until it is removed and added again"
+        );
+    }
+    for disk in &mut vm.disks {
+        let known = now.disks.iter().find(|known| known.name == disk.name);
+        let Some(known) = known.filter(|_| (is_served.disk)(&disk.name)) else {
+            continue;
+        };
+        let mut unnamed = known.clone();
+        let base = base.disks.iter_mut().find(|of| of.name == disk.name);
+        if hold(known, disk, base.unwrap_or(&mut unnamed)) {
+            tracing::warn!(
+                vm = vm.name,
+                disk = disk.name,
+                "the configuration of the disk has changed: it is served as before until a restart, or until it is removed and added again"
+            );
+        }
+    }
+}
+
+/// Whether `next` was another than `now`: it is `now` then, and so is what the next file is compared with.
+fn hold<T: Clone + PartialEq>(now: &T, next: &mut T, base: &mut T) -> bool {
+    let differs = now != next;
+    if differs {
+        next.clone_from(now);
+        base.clone_from(now);
+    }
+    differs
+}
+
+/// In what two configurations differ, of that which can change while it is served, in words.
+pub(super) fn differences(now: &Config, next: &Config) -> Vec<String> {
+    let mut found = Vec::new();
+    if now.cache.memory_bytes != next.cache.memory_bytes {
+        found.push(format!("memory: {}", Size(next.cache.memory_bytes)));
+    }
+    if now.cache.ssd != next.cache.ssd {
+        let size = next
+            .cache
+            .ssd
+            .as_ref()
+            .map(|ssd| Size(ssd.bytes).to_string());
+        found.push(format!("SSD: {}", size.unwrap_or_else(|| "none".into())));
+    }
+    for next in &next.vms {
+        let Some(now) = now.vms.iter().find(|now| now.name == next.name) else {
+            continue;
+        };
+        let vm = &next.name;
+        if now.weight != next.weight {
+            found.push(format!("VM {vm:?}: weight {}", next.weight));
+        }
+        if now.policy != next.policy {
+            found.push(format!("VM {vm:?}: policy {}", next.policy.name()));
+        }
+        let pools = now.pools.iter().chain(&next.pools);
+        let pools = pools.filter(|pool| now.pools.contains(pool) != next.pools.contains(pool));
+        let pools: BTreeSet<_> = pools.map(|pool| &pool.name).collect();
+        found.extend(
+            pools
+                .into_iter()
+                .map(|pool| format!("VM {vm:?}: pool {pool:?}")),
+        );
+    }
+    found
 }
 
 /// The names of all exports: disks and ports.
@@ -123,105 +334,4 @@ pub(super) fn check_paths(config: &Config) -> Result<(), ServeError> {
         return Ok(());
     }
     Err(ServeError::Paths(found))
-}
-
-fn warn_of_change(vm: &str, served: &DiskConfig, configured: &DiskConfig) {
-    if served != configured {
-        tracing::warn!(
-            vm,
-            disk = served.name,
-            "the configuration of the disk has changed: it is served as before until a restart, or until it is removed and added again"
-        );
-    }
-}
-
-// What requests have added and removed, for the program that is executed next: it does it again.
-
-/// Requests that are remembered: more than a host has VMs. Of more the first are forgotten.
-const MAX_CHANGES: usize = 4096;
-
-/// Requests that were done, in their order. What was added and removed again is not among them.
-#[derive(Debug, Default)]
-pub(super) struct Changes(Vec<ControlRequest>);
-
-impl Changes {
-    /// A request has added or removed a VM or a disk.
-    pub(super) fn push(&mut self, request: ControlRequest) {
-        let before = self.0.len();
-        match &request {
-            ControlRequest::RemoveDisk { disk: gone } => self.0.retain(
-                |of| !matches!(of, ControlRequest::AddDisk { disk, .. } if is_named(disk, gone)),
-            ),
-            ControlRequest::RemoveVm { vm: gone } => {
-                let added = |of: &ControlRequest| matches!(of, ControlRequest::AddVm { vm } if is_named(vm, gone));
-                if self.0.iter().any(added) {
-                    self.0.retain(|of| {
-                        !added(of)
-                            && !matches!(of, ControlRequest::AddDisk { vm, .. } if vm == gone)
-                    });
-                }
-            }
-            _ => {}
-        }
-        if self.0.len() < before {
-            return;
-        }
-        self.0.push(request);
-        if self.0.len() > MAX_CHANGES {
-            self.0.remove(0);
-        }
-    }
-
-    /// All of them.
-    pub(super) fn all(&self) -> &[ControlRequest] {
-        &self.0
-    }
-}
-
-fn is_named(table: &Table, name: &str) -> bool {
-    table.get("name").is_some_and(|found| found == name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn table(name: &str) -> Table {
-        json!({ "name": name }).as_object().unwrap().clone()
-    }
-
-    #[test]
-    fn what_was_added_and_removed_again_is_forgotten() {
-        let add = |vm: &str, disk: &str| ControlRequest::AddDisk {
-            vm: vm.into(),
-            disk: table(disk),
-        };
-        let add_vm = |name| ControlRequest::AddVm { vm: table(name) };
-        let remove = |disk: &str| ControlRequest::RemoveDisk { disk: disk.into() };
-        let remove_vm = |vm: &str| ControlRequest::RemoveVm { vm: vm.into() };
-        let mut changes = Changes::default();
-        for request in [
-            add("old", "a"),
-            add_vm("new"),
-            add("new", "b"),
-            remove("a"),
-            remove("configured"),
-            remove_vm("new"),
-            add("old", "c"),
-            remove_vm("configured"),
-        ] {
-            changes.push(request);
-        }
-        let expected = [
-            remove("configured"),
-            add("old", "c"),
-            remove_vm("configured"),
-        ];
-        assert_eq!(changes.all(), expected);
-        for n in 0..MAX_CHANGES {
-            changes.push(add("old", &n.to_string()));
-        }
-        assert_eq!(changes.all().len(), MAX_CHANGES);
-    }
 }

@@ -12,8 +12,8 @@ use super::handover::{Taken, leave};
 use super::list::ListedDisk;
 use super::metrics;
 use super::metrics_names::PoolNames;
-use super::paths::{PathUse, collisions};
 use super::reload::Reloaded;
+use super::served::{Served, check_paths};
 use crate::cache::Cache;
 use crate::config::CacheConfig;
 use crate::frontend::{flush_each, flushed};
@@ -54,7 +54,6 @@ impl Service {
         let mut taken = Taken::of(given);
         let started = Self::start_taking(config, &mut taken);
         if let Ok(service) = &started {
-            service.daemon.change_again(&taken.changes);
             service.daemon.go_on();
         }
         // Without a daemon they are of no use.
@@ -68,16 +67,15 @@ impl Service {
 
     fn start_taking(config: &Config, taken: &mut Taken) -> Result<Self, ServeError> {
         // Before anything is opened: an SSD store writes over what lies at its path.
-        let found = collisions(&PathUse::of(config));
-        if !found.is_empty() {
-            return Err(ServeError::Paths(found));
-        }
+        check_paths(config)?;
+        let served = Served::next(taken.served.take(), config);
+        let config = &served.config;
         let cache = CacheConfig {
             ssd: None,
             ..config.cache.clone()
         };
         let cache = Cache::in_memory(cache, taken.memory())?;
-        Self::start_with(Arc::clone(&cache), config, taken).inspect_err(|_| {
+        Self::start_with(Arc::clone(&cache), served, taken).inspect_err(|_| {
             // Removes its file.
             let _ = cache.set_ssd(None);
         })
@@ -85,16 +83,17 @@ impl Service {
 
     fn start_with(
         cache: Arc<Cache>,
-        config: &Config,
+        served: Served,
         taken: &mut Taken,
     ) -> Result<Self, ServeError> {
+        let config = served.config.clone();
         let all = Server::new(Limits::default(), config.tls.as_ref())?;
         for fault in config.tls.iter().flat_map(TlsFiles::faults) {
             tracing::error!("{fault}");
         }
         let daemon = Arc::new(Daemon::new(cache, all));
-        daemon.served.lock().config = config.clone();
-        Self::start_listening(&daemon, config, taken).inspect_err(|_| daemon.remove_sockets())
+        *daemon.served.lock() = served;
+        Self::start_listening(&daemon, &config, taken).inspect_err(|_| daemon.remove_sockets())
     }
 
     fn start_listening(
@@ -133,10 +132,11 @@ impl Service {
 
     /// Serves what a configuration names from now on: VMs and disks that are new in it are added, those that are gone from
     /// it removed. Clients of these get the answers to what they have in flight, and are disconnected; disks are flushed.
-    /// VMs and disks that were added by requests stay. What else has changed is left as it is, and said in the log.
+    /// Weights, policies, pools and sizes of stores that it has changed are changed. What requests have changed, and it has
+    /// not, stays. What else has changed is left as it is, and said in the log.
     ///
     /// # Errors
-    /// When two of its paths are the same, or it has no VM; nothing is changed then. What cannot be had of it is no error:
+    /// When two of its paths are the same, it has no VM, or a store cannot have its size; nothing is changed then. What cannot be had of it is no error:
     /// that is in the log and in the [statistics](Self::stats), and the next reload tries it again.
     pub fn reload(&self, config: &Config) -> Result<Reloaded, ServeError> {
         self.daemon.reload(config)

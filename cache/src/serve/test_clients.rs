@@ -34,7 +34,7 @@ fn config(dir: &Path) -> Config {
 }
 
 /// As an exec does.
-fn execute(service: Service, next: &Config) -> Service {
+pub(super) fn execute(service: Service, next: &Config) -> Service {
     let (left, flushed) = service.hand_over_with_clients(TIMEOUT);
     flushed.unwrap();
     Service::start_from(next, left).unwrap()

@@ -62,6 +62,7 @@ fn changed(added: &[&str], removed: &[&str]) -> Reloaded {
     Reloaded {
         added: names(added),
         removed: names(removed),
+        changed: Vec::new(),
     }
 }
 

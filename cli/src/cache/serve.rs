@@ -33,7 +33,8 @@ The log goes to standard error; JUSTITIA_LOG=debug makes it longer.";
 /// disks flushed. What is cached is left to the next start, in systemd's descriptor store and on the SSD; with SIGINT it is
 /// removed. On SIGUSR2 the program is executed again, if it finds no error in the configuration, with what is cached and with its clients, but for those with TLS. Sockets that systemd listens on are used in the
 /// place of those of the same address. On SIGHUP the configuration is read again: VMs and disks that are new in it are
-/// served, too, those that are gone from it are served no more, and those that could not be served are tried again.
+/// served, too, those that are gone from it are served no more, those that could not be served are tried again, and weights,
+/// policies, pools and sizes that have changed in it are changed.
 #[derive(Args)]
 #[command(
     after_long_help = AFTER_HELP,
@@ -202,14 +203,21 @@ fn reload(service: &Service, file: Option<&Path>, control: &Path) {
         service.reload(&config).map_err(flat)
     });
     match reloaded {
-        Ok(Reloaded { added, removed }) => {
-            if added.is_empty() && removed.is_empty() {
-                tracing::info!("SIGHUP: no disk is new or gone; other changes need a restart");
+        Ok(Reloaded {
+            added,
+            removed,
+            changed,
+        }) => {
+            let done = [
+                (removed, "served no more"),
+                (added, "served now, too"),
+                (changed, "changed"),
+            ];
+            if done.iter().all(|(what, _)| what.is_empty()) {
+                tracing::info!("SIGHUP: nothing is changed by it");
             }
-            for (disks, what) in [(removed, "served no more"), (added, "served now, too")] {
-                if !disks.is_empty() {
-                    tracing::info!("SIGHUP: {what}: {}", disks.join(", "));
-                }
+            for (what, how) in done.iter().filter(|(what, _)| !what.is_empty()) {
+                tracing::info!("SIGHUP: {how}: {}", what.join("; "));
             }
         }
         Err(e) => tracing::error!("SIGHUP: nothing is changed by it: {e:#}"),

@@ -233,26 +233,11 @@ pub(super) fn set(args: &Set) -> anyhow::Result<()> {
     };
     send(args.control.as_deref(), &request).map_err(flat)?;
     if !is_kept(&request) {
-        let end = match is_of_what_is_served(&request) {
-            true => "the daemon is restarted",
-            false => "the daemon is restarted or upgraded (SIGUSR2)",
-        };
-        out::note(format_args!(
-            "justitia: this lasts until {end}: to keep it, write it into the configuration, too"
-        ));
+        out::note(
+            "justitia: this lasts until the daemon is restarted: to keep it, write it into the configuration, too",
+        );
     }
     Ok(())
-}
-
-/// Whether the program that is executed with SIGUSR2 does it again.
-const fn is_of_what_is_served(request: &ControlRequest) -> bool {
-    matches!(
-        request,
-        ControlRequest::AddVm { .. }
-            | ControlRequest::RemoveVm { .. }
-            | ControlRequest::AddDisk { .. }
-            | ControlRequest::RemoveDisk { .. }
-    )
 }
 
 /// Whether a restart changes nothing about it: it is about the image, or about blocks.

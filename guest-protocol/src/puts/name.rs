@@ -56,7 +56,9 @@ impl Name {
 }
 
 /// The serial of a disk, as virtio-blk has it: at most 20 bytes, padded with zeroes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub struct Serial([u8; Self::MAX]);
 
 impl Serial {

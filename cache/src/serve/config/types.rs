@@ -1,15 +1,17 @@
-//! A configuration, checked.
+//! A configuration, checked. A daemon also hands it over to the program that it executes.
 
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
 use crate::frontend::{ContainerTag, SocketAccess};
 use crate::nbd::TlsFiles;
+use justitia_common::toml_file::value::weight;
 use justitia_guest_protocol::puts::Serial;
 use justitia_share::Weight;
+use serde::{Deserialize, Serialize, Serializer};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// What `justitia cache serve` does.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Config {
     /// The stores.
     pub cache: CacheConfig,
@@ -26,7 +28,7 @@ pub struct Config {
 }
 
 /// Where NBD clients connect.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Listen {
     /// A unix socket with all disks, for this user alone.
     pub unix: Option<PathBuf>,
@@ -39,11 +41,12 @@ pub struct Listen {
 }
 
 /// A virtual machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmConfig {
     /// Its name.
     pub name: String,
     /// Its weight among the VMs.
+    #[serde(serialize_with = "number", deserialize_with = "weight")]
     pub weight: Weight,
     /// Its eviction policy.
     pub policy: Policy,
@@ -60,7 +63,7 @@ pub struct VmConfig {
 }
 
 /// The port of a VM.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortConfig {
     /// The export's name.
     pub name: String,
@@ -71,7 +74,7 @@ pub struct PortConfig {
 }
 
 /// A pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
     /// Its name; `default` is the pool of blocks that belong to no container.
     pub name: String,
@@ -81,8 +84,19 @@ pub struct PoolConfig {
     pub tag: Option<ContainerTag>,
 }
 
+impl Default for PoolConfig {
+    /// The pool that every VM has.
+    fn default() -> Self {
+        Self {
+            name: "default".into(),
+            spec: PoolSpec::default(),
+            tag: None,
+        }
+    }
+}
+
 /// A disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskConfig {
     /// The export's name.
     pub name: String,
@@ -133,6 +147,10 @@ impl Config {
             ..Self::default()
         }
     }
+}
+
+fn number<S: Serializer>(weight: &Weight, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(weight.get())
 }
 
 // Names of VMs, pools and disks.
