@@ -5,7 +5,7 @@ use super::api::{ControlRequest, Table};
 use super::change;
 use super::config::{Config, DiskConfig, Listen, VmConfig};
 use super::daemon::Daemon;
-use super::disks::Failed;
+use super::disks::{Added, Failed};
 use super::error::ServeError;
 use super::remove::Gone;
 use super::served::{IsServed, Served, check_paths, differences, names};
@@ -104,6 +104,33 @@ impl Daemon {
             let _ = resize(StoreKind::Memory, next.memory_bytes, now.memory_bytes);
         })?;
         Ok(())
+    }
+
+    /// Serves what was added of a VM at the start. A disk whose socket cannot be had is left out, and so are all of a VM whose
+    /// own cannot be had. Returns why, of the first.
+    pub(super) fn listen_or_leave_out(
+        &self,
+        vm: &VmConfig,
+        added: Added,
+        access: SocketAccess,
+    ) -> Option<ServeError> {
+        match self.listen(added, access) {
+            Ok((_, failed)) => {
+                let disks = failed.iter().map(|failed| failed.disk.as_str());
+                self.remove(&Gone::of_disks(&vm.name, disks));
+                for Failed { disk, why } in &failed {
+                    self.cannot_serve(&vm.name, disk, why);
+                }
+                failed.into_iter().next().map(|failed| failed.why)
+            }
+            Err(why) => {
+                self.remove(&Gone::of_vm(vm));
+                for disk in &vm.disks {
+                    self.cannot_serve(&vm.name, &disk.name, &why);
+                }
+                Some(why)
+            }
+        }
     }
 
     /// Adds and serves what of a VM is not served yet. Returns the disks that are served now, and those that cannot be.

@@ -311,11 +311,12 @@ fn start_serving(
     }
     taken.restore_ssd(daemon);
     let access = config.listen.access;
-    for added in added {
-        let (_, failed) = daemon.listen(added, access)?;
-        if let Some(failed) = failed.into_iter().next() {
-            return Err(failed.why);
-        }
+    let mut refused = None;
+    for (vm, added) in config.vms.iter().zip(added) {
+        refused = refused.or(daemon.listen_or_leave_out(vm, added, access));
+    }
+    if let Some(why) = refused.filter(|_| daemon.volumes.lock().is_empty()) {
+        return Err(why);
     }
     if let Some(path) = &config.listen.unix {
         daemon.all.listen_unix_as(path, access)?;

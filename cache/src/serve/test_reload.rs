@@ -170,6 +170,46 @@ fn what_cannot_be_added_changes_nothing_else() {
 }
 
 #[test]
+fn a_start_leaves_out_what_has_no_place_for_its_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    for name in ["a", "b", "c", "d"] {
+        image(dir, name);
+    }
+    let mut whole = config(dir, "", &["a", "b", "c"]);
+    // The VM b has no place for its socket, and c none for that of a second disk.
+    let later = dir.join("later");
+    whole.vms[1].socket = Some(later.join("b.s"));
+    let second = DiskConfig {
+        name: "second".into(),
+        image: dir.join("d"),
+        vhost: Some(later.join("v")),
+        ..whole.vms[2].disks[0].clone()
+    };
+    whole.vms[2].disks.push(second);
+    let service = Service::start(&whole).unwrap();
+    let (served, unserved) = disks(&service);
+    assert_eq!(served, ["disk-a", "disk-c"]);
+    assert_eq!(unserved, ["disk-b", "second"]);
+    for image in ["b", "d"] {
+        let lone = RawImage::open(&dir.join(image), OpenOptions::default());
+        drop(lone.expect("the image is unlocked"));
+    }
+    std::fs::create_dir(&later).unwrap();
+    let mut added = service.reload(&whole).unwrap().added;
+    added.sort();
+    assert_eq!(added, ["disk-b", "second"]);
+    service.shut_down(Duration::from_secs(5)).unwrap();
+    // Where nothing is left, or the socket of all disks cannot be had, there is no daemon.
+    std::fs::remove_dir(&later).unwrap();
+    let mut none = config(dir, "", &["b"]);
+    none.vms[0].socket = Some(later.join("b.s"));
+    assert!(Service::start(&none).is_err());
+    whole.listen.unix = Some(later.join("s"));
+    assert!(Service::start(&whole).is_err());
+}
+
+#[test]
 fn sockets_of_disks_have_the_owner_and_mode_that_are_configured() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
