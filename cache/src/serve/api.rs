@@ -152,7 +152,8 @@ pub enum ControlRequest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ControlResponse {
-    /// Done; for `stats`, the statistics; for `sample-disk`, bytes in memory, the shift and blocks.
+    /// Done; for `stats`, the statistics; for `sample-disk`, bytes in memory, the shift and blocks; for
+    /// `migrate-disk`, how many `blocks` were moved.
     Ok(serde_json::Value),
     /// Refused, and why.
     Error(String),

@@ -21,12 +21,13 @@ pub(super) fn apply(
     request: &ControlRequest,
 ) -> Result<(), ServeError> {
     match request {
-        // The daemon answers these itself: they are about what is served, not about the cache.
+        // The daemon does these itself: they are about what is served, or have an answer.
         ControlRequest::Stats
         | ControlRequest::List
         | ControlRequest::SampleDisk { .. }
         | ControlRequest::RescanDisk { .. }
         | ControlRequest::GrowDisk { .. }
+        | ControlRequest::MigrateDisk { .. }
         | ControlRequest::AddVm { .. }
         | ControlRequest::RemoveVm { .. }
         | ControlRequest::AddDisk { .. }
@@ -55,12 +56,6 @@ pub(super) fn apply(
             }
         }
         ControlRequest::DestroyPool { vm, pool } => destroy_pool(cache, vms, vm, pool),
-        ControlRequest::MigrateDisk {
-            disk,
-            pool,
-            offset,
-            length,
-        } => migrate_disk(cache, vms, disk, pool, *offset, *length),
         // Its blocks are dropped without a lock: that may take long.
         ControlRequest::UncacheDisk { disk } => Ok(cache.remove_disk(cached_disk(cache, disk)?.0)?),
         // Shrinking evicts, which may take a while; names do not change by it.
@@ -310,15 +305,15 @@ fn destroy_pool(
     Ok(())
 }
 
-/// Blocks are moved without the lock: those of the SSD are read.
-fn migrate_disk(
+/// Returns how many blocks were moved: without the lock, as those of the SSD are read.
+pub(super) fn migrate_disk(
     cache: &Cache,
     vms: &Ranked<VmRegistry, VMS>,
     disk: &str,
     pool: &str,
     offset: Size,
     length: Option<Size>,
-) -> Result<(), ServeError> {
+) -> Result<u64, ServeError> {
     let (id, to) = {
         let vms = vms.lock();
         let (id, vm) = cached_disk(cache, disk)?;
@@ -329,8 +324,7 @@ fn migrate_disk(
     let end = length.map_or(u64::MAX, |l| offset.0.saturating_add(l.0));
     // Whole blocks of the range: a block that begins before it stays.
     let blocks = offset.0.div_ceil(BLOCK_BYTES)..end / BLOCK_BYTES;
-    cache.migrate(id, blocks, to)?;
-    Ok(())
+    Ok(cache.migrate(id, blocks, to)?)
 }
 
 /// A cached disk, and its VM. Names of disks are unique.

@@ -161,7 +161,7 @@ fn respond(line: &[u8], daemon: &Daemon) -> ControlResponse {
         None => {}
     }
     match daemon.change(&request) {
-        Ok(()) => ControlResponse::Ok(serde_json::Value::Null),
+        Ok(answer) => ControlResponse::Ok(answer),
         Err(e) => ControlResponse::Error(e.to_string()),
     }
 }

@@ -19,6 +19,7 @@ use crate::port::Port;
 use crate::store::{Foreign, check_place};
 use crate::vhost::VhostServer;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -187,19 +188,21 @@ impl Daemon {
         Ok(self.cache.sample(disk, seed, shift))
     }
 
-    /// Does what a request asks for.
-    pub(super) fn change(&self, request: &ControlRequest) -> Result<(), ServeError> {
-        match request {
+    /// Does what a request asks for. Returns what there is to answer.
+    pub(super) fn change(&self, request: &ControlRequest) -> Result<Value, ServeError> {
+        let done = match request {
             ControlRequest::RescanDisk { disk } => self.rescan(disk),
             ControlRequest::GrowDisk { disk, size } => self.grow(disk, size.0),
             ControlRequest::MigrateDisk {
                 disk,
+                pool,
                 offset,
                 length,
-                ..
             } => {
                 self.check_range(disk, offset.0, length.map(|length| length.0))?;
-                change::apply(&self.cache, &self.vms, request)
+                let (cache, vms) = (&self.cache, &self.vms);
+                let blocks = change::migrate_disk(cache, vms, disk, pool, *offset, *length)?;
+                return Ok(json!({ "blocks": blocks }));
             }
             ControlRequest::AddVm { .. }
             | ControlRequest::RemoveVm { .. }
@@ -216,6 +219,7 @@ impl Daemon {
                 overwrite: *overwrite,
             }),
             _ => change::apply(&self.cache, &self.vms, request),
-        }
+        };
+        done.map(|()| Value::Null)
     }
 }

@@ -93,9 +93,11 @@ fn blocks_are_migrated_by_requests() {
         };
     // First those that lie inside a range as a whole, then all.
     let part = migrate("vm", "web", BLOCK - 1, Some(9 * BLOCK));
-    rig.request(&part).unwrap();
+    let moved = |request| send_request(&rig.control, request).unwrap()["blocks"].clone();
+    assert_eq!(moved(&part), 8);
     assert_eq!(rig.held(), [8 * BLOCK, 8 * BLOCK]);
-    rig.request(&migrate("vm", "web", 0, None)).unwrap();
+    // What was there already was not moved.
+    assert_eq!(moved(&migrate("vm", "web", 0, None)), 8);
     assert_eq!(rig.held(), [0, 16 * BLOCK]);
     for (offset, length) in [
         (u64::from(SIZE), None),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use justitia_api::escape::plain;
 use justitia_cache::serve::{ControlRequest, Size, Table};
 use justitia_cache::{Policy, StoreKind};
 use justitia_common::command::{flat, out};
@@ -231,7 +232,14 @@ pub(super) fn set(args: &Set) -> anyhow::Result<()> {
         },
         What::Ssd(ssd) => set_ssd(ssd)?,
     };
-    send(args.control.as_deref(), &request).map_err(flat)?;
+    let answer = send(args.control.as_deref(), &request).map_err(flat)?;
+    if let (Some(blocks), ControlRequest::MigrateDisk { pool, .. }) =
+        (answer["blocks"].as_u64(), &request)
+    {
+        out::line(plain(&format!(
+            "{blocks} blocks of 4 KiB were moved to pool {pool}"
+        )));
+    }
     if !is_kept(&request) {
         out::note(
             "justitia: this lasts until the daemon is restarted: to keep it, write it into the configuration, too",
