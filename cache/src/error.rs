@@ -57,6 +57,11 @@ pub enum CacheError {
         /// What was asked for.
         found: u64,
     },
+    /// An SSD store of nothing.
+    #[error(
+        "expected a size above 0 for the SSD store, found 0: `justitia cache set ssd --remove` takes it away"
+    )]
+    NoSize,
     /// The SSD store cannot grow so far.
     #[error(
         "expected at most {} for the SSD store, found {}: `justitia cache set ssd PATH SIZE` makes it anew with any size, and drops its blocks",

@@ -44,7 +44,7 @@ pub(crate) struct Whatif {
     /// The weight to assume, 1 to 10000
     #[arg(long, value_parser = weight)]
     weight: Option<Weight>,
-    /// The size of page cache to assume (512M, 2GiB)
+    /// The size of page cache to assume (512M, 2GiB; 0: none at all)
     #[arg(long)]
     size: Option<Size>,
     /// The forecasts as JSON

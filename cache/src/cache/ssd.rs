@@ -24,6 +24,7 @@ type Shrunk = (Arc<SsdStore>, Range<u32>);
 
 impl Cache {
     pub(super) fn open_ssd(self: &Arc<Self>, config: &SsdConfig) -> Result<(), CacheError> {
+        has_size(config.bytes)?;
         let failed = |source| CacheError::Ssd {
             path: config.path.clone(),
             source,
@@ -96,6 +97,8 @@ impl Cache {
 
     /// Replaces the SSD store. Hold `ssd_resize`, and nothing that others need: devices are opened and closed.
     pub(super) fn replace_ssd(self: &Arc<Self>, ssd: Option<SsdConfig>) -> Result<(), CacheError> {
+        // Before the one that there is goes.
+        ssd.as_ref().map_or(Ok(()), |ssd| has_size(ssd.bytes))?;
         self.registry.lock().config.ssd.clone_from(&ssd);
         let old = self.stores.ssd.load_full().map(|old| old.device_in_use());
         self.stop_ssd();
@@ -114,6 +117,7 @@ impl Cache {
     /// Gives the SSD store another size; one that has failed is opened anew. What lies beyond a new end is still to be
     /// dropped, by [`empty_beyond`](Self::empty_beyond). Hold as for [`replace_ssd`](Self::replace_ssd).
     pub(super) fn size_ssd(self: &Arc<Self>, bytes: u64) -> Result<Option<Shrunk>, CacheError> {
+        has_size(bytes)?;
         let config = self.registry.lock().config.ssd.clone();
         let path = config.map(|ssd| ssd.path);
         let Some(ssd) = self.stores.working_ssd() else {
@@ -174,6 +178,13 @@ impl Cache {
             pool.ssd_used.store(0, Ordering::Relaxed);
             pool.ssd_admission.reset();
         }
+    }
+}
+
+const fn has_size(bytes: u64) -> Result<(), CacheError> {
+    match bytes {
+        0 => Err(CacheError::NoSize),
+        _ => Ok(()),
     }
 }
 

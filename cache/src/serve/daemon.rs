@@ -76,8 +76,10 @@ impl Daemon {
             path: ssd.path.clone(),
             source,
         })?;
-        served.config.cache.ssd = Some(ssd.clone());
-        Ok(self.cache.set_ssd(Some(ssd))?)
+        // One that cannot be opened is tried again with its next size.
+        let done = self.cache.set_ssd(Some(ssd));
+        served.config.cache = self.cache.config();
+        Ok(done?)
     }
 
     fn remove_ssd(&self) -> Result<(), ServeError> {

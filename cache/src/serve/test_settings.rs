@@ -108,6 +108,37 @@ fn what_requests_have_set_is_so_after_an_exec() {
 }
 
 #[test]
+fn an_ssd_store_of_no_size_is_refused_and_the_one_that_there_is_stays() {
+    let rig = Rig::new(256, Some(4096));
+    let service = rig.start(Vec::new());
+    let before = running(&service);
+    for request in [
+        json!({ "command": "set-store", "store": "ssd", "size": 0 }),
+        json!({ "command": "replace-ssd", "path": rig.dir.path().join("other"), "size": 0 }),
+    ] {
+        let request = serde_json::from_value(request).unwrap();
+        let why = service.daemon().change(&request).unwrap_err().to_string();
+        assert!(why.contains("expected a size above 0"), "{why}");
+        assert_eq!(running(&service), before);
+        let stores = service.stats().cache.stores;
+        assert_eq!(stores[1].capacity_bytes, 4096 * BLOCK_BYTES);
+    }
+    // Memory may have none: then nothing is held there.
+    send(
+        &service,
+        json!({ "command": "set-store", "store": "memory", "size": 0 }),
+    );
+    let text = "[ssd]\npath = \"/s\"\nsize = 0\n";
+    let found = Config::parse(std::path::Path::new("c"), text).unwrap_err();
+    assert!(
+        found[0]
+            .to_string()
+            .starts_with("c:3: ssd.size: expected a size above 0")
+    );
+    service.shut_down(TIMEOUT).unwrap();
+}
+
+#[test]
 fn what_does_not_fit_the_configuration_any_more_is_lost_alone() {
     let rig = Rig::new(256, None);
     let service = rig.start(Vec::new());

@@ -56,7 +56,7 @@ pub(super) struct Serve {
     /// Control socket [default: /run/justitia/cache.sock for root, $XDG_RUNTIME_DIR/justitia-cache.sock for others; without that variable justitia-UID/cache.sock in the temporary directory; of an image, where another server has that one: the NBD socket's name with .control]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Size of the memory store for the image
+    /// Size of the memory store for the image; 0: nothing is cached
     #[arg(
         long,
         value_name = "SIZE",

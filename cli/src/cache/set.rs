@@ -168,7 +168,7 @@ enum ImageFormat {
 struct Store {
     /// Which
     store: StoreName,
-    /// Its new size, such as 4GiB
+    /// Its new size, such as 4GiB; 0 for memory alone: nothing is held there
     size: Size,
 }
 

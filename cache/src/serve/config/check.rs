@@ -16,6 +16,12 @@ impl File {
     pub(super) fn check(self, report: &mut Report<'_>) -> Config {
         self.check_listen(report);
         self.check_metrics(report);
+        if let Some(ssd) = self.ssd.as_ref().filter(|ssd| ssd.size.get_ref().0 == 0) {
+            report.error(
+                Some(ssd.size.span().start),
+                "expected a size above 0, found 0: without an SSD store leave [ssd] out",
+            );
+        }
         let access = self.listen.access(report);
         let insecure = self.listen.insecure.is_some_and(Spanned::into_inner);
         let served = self.listen.unix.is_some() || self.listen.tcp.is_some();
@@ -31,7 +37,7 @@ impl File {
                 memory_limit: self.memory.limit.map(|s| s.0),
                 ssd: self.ssd.map(|ssd| SsdConfig {
                     path: ssd.path,
-                    bytes: ssd.size.0,
+                    bytes: ssd.size.into_inner().0,
                     overwrite: ssd.overwrite,
                 }),
             },

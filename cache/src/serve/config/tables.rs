@@ -44,7 +44,7 @@ impl Default for MemoryTable {
 #[serde(deny_unknown_fields)]
 pub(super) struct SsdTable {
     pub(super) path: PathBuf,
-    pub(super) size: Size,
+    pub(super) size: Spanned<Size>,
     #[serde(default)]
     pub(super) overwrite: bool,
 }
