@@ -25,15 +25,16 @@ use justitia_common::command::{flat, out};
 ///
 /// Nothing is changed. The forecast uses the pools' miss-ratio curves of the last minutes (`justitia cache curve`).
 ///
-/// Examples: `justitia cache whatif web/database 2GiB`, `justitia cache whatif database --weight 400`.
+/// Examples: `justitia cache whatif web/database --size 2GiB`, `justitia cache whatif database --weight 400`.
 #[derive(Args)]
 #[command(group(ArgGroup::new("change").required(true).args(["size", "weight"])))]
 pub(super) struct Whatif {
     /// The pool, as VM/POOL, or its name alone
     pool: String,
-    /// The size to assume (512M, 2GiB)
+    /// The size to assume (512M, 2GiB; 0: none at all)
+    #[arg(long)]
     size: Option<Size>,
-    /// The weight to assume instead, 1 to 10000
+    /// The weight to assume, 1 to 10000
     #[arg(long, value_parser = weight)]
     weight: Option<Weight>,
     #[command(flatten)]
@@ -99,7 +100,7 @@ pub(super) fn whatif(args: &Whatif) -> anyhow::Result<()> {
     let change = match (args.weight, args.size) {
         (Some(weight), _) => Change::Weight(weight),
         (None, Some(size)) => Change::Size(size.0),
-        (None, None) => bail!("expected a size or --weight"),
+        (None, None) => bail!("expected --weight or --size"),
     };
     let (status, index, store) = asked(&args.of, &args.pool)?;
     let Some(pool) = status.tenants.get(index) else {
