@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use justitia_api::escape::plain_lines;
+use justitia_api::escape::{encode, plain_lines};
 use justitia_api::units::bytes;
 use justitia_common::command::out;
 use justitia_host::channel::{Agent, Wrong};
-use justitia_host::config::Config;
+use justitia_host::config::{Config, DEFAULT_PATH};
 use justitia_host::journal::{DEFAULT_DIRECTORY, Outcome};
 use justitia_host::run::{Options, reset, run};
 use justitia_host::status::{Status, VmStatus, ask, ask_duplicates};
@@ -77,6 +77,9 @@ struct Run {
     /// Change nothing and ask no guest to give; `justitia host status` and `explain` show what would be done
     #[arg(long)]
     observe: bool,
+    /// Check the configuration and exit: print each error with file and line
+    #[arg(long)]
+    check_config: bool,
     /// Configuration file [default: /etc/justitia/host.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -174,6 +177,15 @@ pub(crate) fn host(args: &Host) -> anyhow::Result<ExitCode> {
 
 fn start(args: &Run) -> anyhow::Result<ExitCode> {
     let config = Config::load(args.config.as_deref())?;
+    if args.check_config {
+        let file = args.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
+        let what = match file.exists() {
+            true => "no errors",
+            false => "there is none, and none is needed",
+        };
+        out::line(format_args!("{}: {what}", encode(file.as_os_str())));
+        return Ok(ExitCode::SUCCESS);
+    }
     crate::log::start();
     run(Options {
         config,

@@ -111,6 +111,7 @@ fn a_configuration_is_refused_in_the_same_words_whatever_it_is_of() {
     for args in [
         &["run", "--check-config", "--config", file][..],
         &["cache", "serve", "--check-config", "--config", file],
+        &["host", "run", "--check-config", "--config", file],
     ] {
         refuses(
             args,
@@ -125,6 +126,33 @@ fn a_configuration_is_refused_in_the_same_words_whatever_it_is_of() {
             &["/nonexistent.toml: expected a TOML file that can be read, found none: No such file"],
         );
     }
+}
+
+#[test]
+fn a_hosts_configuration_is_checked_and_nothing_is_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, state) = (dir.path().join("host.toml"), dir.path().join("state"));
+    std::fs::write(&file, "headroom = \"10%\"\n").unwrap();
+    let (file, directory) = (file.to_str().unwrap(), state.to_str().unwrap());
+    let checked = &[
+        "host",
+        "run",
+        "--check-config",
+        "--config",
+        file,
+        "--directory",
+        directory,
+    ];
+    assert_eq!(
+        said(checked),
+        (Some(0), String::new(), format!("{file}: no errors\n"))
+    );
+    let (code, _, out) = said(&["host", "reset", "--directory", directory]);
+    assert_eq!((code, out.as_str()), (Some(0), "nothing to restore\n"));
+    assert!(!state.exists());
+    std::fs::create_dir(&state).unwrap();
+    said(&["host", "reset", "--directory", directory]);
+    assert_eq!(state.read_dir().unwrap().count(), 0);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Regular files where a pipe, a device or a link may stand. Opening one of those neither blocks nor leads elsewhere.
 
 use std::fs::{File, FileType};
-use std::io::{Error, Read, Result};
+use std::io::{Error, ErrorKind, Read, Result};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 /// Opens the regular file at `path` itself, not where a link leads; with `CREATE`, mode 0600.
 ///
@@ -26,6 +26,45 @@ pub fn open(path: &Path, flags: OFlags) -> Result<File> {
             kind(found.file_type())
         ))),
         _ => Ok(opened?),
+    }
+}
+
+/// A lock that this process has; its file goes with it.
+#[derive(Debug)]
+pub struct LockFile {
+    path: PathBuf,
+    _locked: File,
+}
+
+impl LockFile {
+    /// How often a lock's file may be gone when it was locked.
+    const MOST: usize = 100;
+
+    /// Locks the file at `path`, which is made.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldBlock`] if another process has it; as [`open`] else.
+    pub fn take(path: &Path) -> Result<Self> {
+        for _ in 0..Self::MOST {
+            let file = open(path, OFlags::RDWR | OFlags::CREATE)?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            let locked = file.metadata()?;
+            let there = std::fs::symlink_metadata(path);
+            if there.is_ok_and(|there| (there.dev(), there.ino()) == (locked.dev(), locked.ino())) {
+                return Ok(Self {
+                    path: path.to_owned(),
+                    _locked: file,
+                });
+            }
+        }
+        Err(ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        // While it is locked: a process that waits for it finds that it is gone, and makes another.
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -124,6 +163,18 @@ mod tests {
         std::thread::spawn(move || send.send(read(&path, most).map_err(|e| e.to_string())));
         let read = receive.recv_timeout(std::time::Duration::from_secs(20));
         read.expect("an answer")
+    }
+
+    #[test]
+    fn a_lock_is_one_process_alone_has_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let lock = LockFile::take(&path).unwrap();
+        let other = LockFile::take(&path).unwrap_err();
+        assert_eq!(other.kind(), ErrorKind::WouldBlock);
+        drop(lock);
+        assert!(!path.exists());
+        drop(LockFile::take(&path).unwrap());
     }
 
     #[test]

@@ -4,13 +4,12 @@
 //! one checksummed line a VM, of which there are at most [`MAX_VMS`]. It says nothing of another boot, nor of a QEMU process that ended.
 
 use justitia_common::checksum::crc32;
-use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use justitia_common::regular_file;
-use rustix::fs::{FlockOperation, OFlags, flock};
+use justitia_common::regular_file::{self, LockFile};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::discover::{Process, runs};
@@ -87,7 +86,7 @@ pub struct Journal {
     directory: PathBuf,
     entries: Vec<Entry>,
     boot: String,
-    _lock: File,
+    _lock: LockFile,
 }
 
 impl Entry {
@@ -119,10 +118,10 @@ impl Journal {
         let made = builder.recursive(true).mode(0o700).create(directory);
         made.map_err(|e| io(directory, e))?;
         let path = directory.join("lock");
-        let flags = OFlags::CREATE | OFlags::RDWR;
-        let lock = regular_file::open(&path, flags).map_err(|e| io(&path, e))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| JournalError::Locked(directory.to_owned()))?;
+        let lock = LockFile::take(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::WouldBlock => JournalError::Locked(directory.to_owned()),
+            _ => io(&path, e),
+        })?;
         let boot = std::fs::read_to_string(BOOT_ID).map_err(|e| io(Path::new(BOOT_ID), e))?;
         let boot = boot.trim().to_owned();
         let path = directory.join("balloons");
@@ -293,6 +292,7 @@ mod tests {
         add(&mut journal, OTHER, 7);
         add(&mut journal, OTHER, 9);
         drop(journal);
+        assert!(!directory.path().join("lock").exists());
         let path = directory.path().join("balloons");
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         let mut journal = Journal::open(directory.path()).unwrap();

@@ -162,6 +162,10 @@ pub fn reset(
     directory: &Path,
     dry_run: bool,
 ) -> Result<Vec<(String, Option<Outcome>)>, JournalError> {
+    if !directory.exists() {
+        // Nothing is made there for that.
+        return Ok(Vec::new());
+    }
     let mut journal = Journal::open(directory)?;
     let say = |name: &str, balloon: u64| format!("{}: {}", plain(name), bytes(balloon));
     if dry_run {

@@ -1,17 +1,16 @@
 //! Unix sockets that no other user can connect to or replace.
 
-use justitia_common::regular_file;
+use justitia_common::regular_file::{self, LockFile};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid, flock};
+use rustix::fs::{Gid, Mode, Uid};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -171,48 +170,18 @@ fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// The lock of the file beside a socket; the file goes with it.
-struct Lock {
-    file: PathBuf,
-    _locked: File,
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // While it is locked: a process that waits for it finds that it is gone, and makes another.
-        let _ = std::fs::remove_file(&self.file);
-    }
-}
-
-/// How often a lock's file may be gone when it was locked.
-const MAX_LOCKED: usize = 100;
-
 /// Locks the file beside the socket.
-fn lock(path: &Path) -> Result<Lock, ListenError> {
+fn lock(path: &Path) -> Result<LockFile, ListenError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
-    let failed = |source| ListenError::Io {
-        what: format!("{}: its lock {}", path.display(), name.display()),
-        source,
-    };
-    for _ in 0..MAX_LOCKED {
-        let file = regular_file::open(&name, OFlags::RDWR | OFlags::CREATE).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(ListenError::InUse { path: path.into() }),
-            Err(error) => return Err(failed(error.into())),
-        }
-        let locked = file.metadata().map_err(failed)?;
-        let there = std::fs::symlink_metadata(&name);
-        if there.is_ok_and(|there| (there.dev(), there.ino()) == (locked.dev(), locked.ino())) {
-            return Ok(Lock {
-                file: name,
-                _locked: file,
-            });
-        }
-    }
-    Err(ListenError::InUse { path: path.into() })
+    LockFile::take(&name).map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock => ListenError::InUse { path: path.into() },
+        _ => ListenError::Io {
+            what: format!("{}: its lock {}", path.display(), name.display()),
+            source,
+        },
+    })
 }
 
 /// Checks that no process has the socket at `path` open.
