@@ -116,9 +116,10 @@ pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
         out::print(EXAMPLE.to_owned());
         return Ok(());
     }
+    let mut made = MadeDirectories::default();
     let mut config = match (&args.config, &args.image) {
         (Some(file), _) => load(file)?,
-        (None, Some(image)) => of_image(args, image)?,
+        (None, Some(image)) => of_image(args, image, &mut made)?,
         (None, None) => bail!("expected an image or --config FILE, found neither"),
     };
     if let (true, Some(file)) = (args.check_config, &args.config) {
@@ -224,7 +225,7 @@ fn reload(service: &Service, file: Option<&Path>, control: &Path) {
     }
 }
 
-fn of_image(args: &Serve, image: &Path) -> anyhow::Result<Config> {
+fn of_image(args: &Serve, image: &Path, made: &mut MadeDirectories) -> anyhow::Result<Config> {
     let name = image
         .file_stem()
         .and_then(|n| n.to_str())
@@ -241,8 +242,8 @@ fn of_image(args: &Serve, image: &Path) -> anyhow::Result<Config> {
         disk.any_format = args.format.is_some();
         disk.vhost.clone_from(&args.vhost);
     }
-    for socket in std::iter::once(&socket).chain(&args.vhost) {
-        make_directory_of(socket)
+    for socket in [&socket, &control].into_iter().chain(&args.vhost) {
+        made.make_of(socket)
             .with_context(|| format!("cannot make the directory of {}", socket.display()))?;
     }
     // Another server may have the usual control socket: each has its own then.
@@ -253,6 +254,28 @@ fn of_image(args: &Serve, image: &Path) -> anyhow::Result<Config> {
         control
     });
     Ok(config)
+}
+
+/// Directories that this process has made for sockets. At the end they go, if nothing else is in them. An exec keeps them.
+#[derive(Default)]
+struct MadeDirectories(Vec<PathBuf>);
+
+impl MadeDirectories {
+    fn make_of(&mut self, socket: &Path) -> std::io::Result<()> {
+        let above = socket.ancestors().skip(1);
+        let missing: Vec<_> = above.take_while(|dir| !dir.exists()).collect();
+        make_directory_of(socket)?;
+        self.0.extend(missing.into_iter().rev().map(Path::to_owned));
+        Ok(())
+    }
+}
+
+impl Drop for MadeDirectories {
+    fn drop(&mut self) {
+        for directory in self.0.iter().rev() {
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
 }
 
 /// Says where the disks are that are served, one address a line.
@@ -292,6 +315,28 @@ mod tests {
         }
         let disk = "[[vm]]\nname = \"a\"\nsocket = \"/run/a\"\n[[vm.disk]]\nname = \"d\"\nimage = \"/d\"\n";
         assert_eq!(said(disk), "cache.toml: no errors\n");
+    }
+
+    #[test]
+    fn directories_that_were_made_go_and_those_of_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |path: &str| dir.path().join(path);
+        std::fs::create_dir(of("theirs")).unwrap();
+        let mut made = MadeDirectories::default();
+        for socket in ["a/b/s", "a/c/s", "theirs/s", "used/s"] {
+            made.make_of(&of(socket)).unwrap();
+            assert!(of(socket).parent().is_some_and(Path::is_dir));
+        }
+        std::fs::write(of("used/s"), "").unwrap();
+        drop(made);
+        let mut left: Vec<_> = dir
+            .path()
+            .read_dir()
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["theirs", "used"]);
     }
 
     #[test]
