@@ -1,5 +1,6 @@
 //! The configuration: none is needed.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -111,8 +112,9 @@ impl Config {
         let mut report = Report::new(text);
         let mut table = report.parse();
         let config = report.read::<Self>(&mut table).unwrap_or_default();
-        for (index, vm) in config.vms.iter().enumerate() {
-            if config.vms.iter().take(index).any(|o| o.name == vm.name) {
+        let mut names = BTreeSet::new();
+        for vm in &config.vms {
+            if !names.insert(&vm.name) {
                 let name = &vm.name;
                 report.error(
                     None,

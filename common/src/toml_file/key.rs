@@ -1,4 +1,4 @@
-//! Which key a position of a text is of.
+//! Which key of a table a position is of.
 
 use std::ops::Range;
 
@@ -15,9 +15,8 @@ pub(super) enum Of {
 }
 
 /// The key at this position, after those of the tables that it is in: `cache.swap`. `None` where there is none.
-pub(super) fn key_at(text: &str, at: usize, of: Of) -> Option<String> {
-    let (table, _) = DeTable::parse_recoverable(text);
-    Some(path(table.get_ref(), at, of)?.join("."))
+pub(super) fn key_at(table: &DeTable<'_>, at: usize, of: Of) -> Option<String> {
+    Some(path(table, at, of)?.join("."))
 }
 
 fn path(table: &DeTable<'_>, at: usize, of: Of) -> Option<Vec<String>> {

@@ -5,6 +5,7 @@ mod key;
 pub mod value;
 mod words;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -66,6 +67,8 @@ pub struct TomlFile {
     /// The text, after as many line ends as there are bytes before it.
     padded: String,
     begin: usize,
+    /// The positions of its line ends.
+    ends: Vec<usize>,
 }
 
 impl TomlFile {
@@ -81,8 +84,10 @@ impl TomlFile {
     pub fn after(begin: usize, file: &Path, text: &str) -> Self {
         let mut padded = "\n".repeat(begin);
         padded.push_str(text);
+        let ends = text.match_indices('\n').map(|(at, _)| begin + at);
         Self {
             file: file.to_owned(),
+            ends: ends.collect(),
             padded,
             begin,
         }
@@ -102,9 +107,12 @@ impl TomlFile {
             TomlError::whole(file, what)
         })?;
         let text = String::from_utf8(bytes).map_err(|error| {
-            let valid = error.as_bytes().get(..error.utf8_error().valid_up_to());
+            let valid = error
+                .as_bytes()
+                .iter()
+                .take(error.utf8_error().valid_up_to());
             TomlError {
-                line: Some(lines(valid.unwrap_or_default()) + 1),
+                line: Some(valid.filter(|byte| **byte == b'\n').count() + 1),
                 ..TomlError::whole(
                     file,
                     "expected text in UTF-8, found other bytes: save the file as UTF-8",
@@ -135,12 +143,21 @@ impl TomlFile {
     /// An error at this position, about the key that stands there.
     #[must_use]
     pub fn error(&self, at: impl Into<Option<usize>>, what: impl Into<String>) -> TomlError {
-        let (at, what) = (at.into(), what.into());
+        self.error_in(self.table().get_ref(), at.into(), what.into())
+    }
+
+    /// Its tables, as far as its syntax is right.
+    fn table(&self) -> Spanned<DeTable<'_>> {
+        DeTable::parse_recoverable(&self.padded).0
+    }
+
+    /// The same, where these are its tables.
+    fn error_in(&self, table: &DeTable<'_>, at: Option<usize>, what: String) -> TomlError {
         let of = match what.starts_with("expected the key ") {
             true => key::Of::Table,
             false => key::Of::Any,
         };
-        let key = at.and_then(|at| key::key_at(&self.padded, at, of));
+        let key = at.and_then(|at| key::key_at(table, at, of));
         // A key that nobody knows is named by the error itself.
         let known = match what.contains(", found the unknown key ") {
             true => key.and_then(|key| Some(key.rsplit_once('.')?.0.to_owned())),
@@ -155,10 +172,7 @@ impl TomlFile {
 
     /// The same without the key.
     fn syntax_error(&self, at: Option<usize>, what: impl Into<String>) -> TomlError {
-        let line = at.map(|at| {
-            let before = self.padded.as_bytes().get(self.begin..at);
-            lines(before.unwrap_or_default()) + 1
-        });
+        let line = at.map(|at| self.ends.partition_point(|end| *end < at) + 1);
         TomlError {
             line,
             ..TomlError::whole(&self.file, what)
@@ -166,19 +180,17 @@ impl TomlFile {
     }
 }
 
-fn lines(text: &[u8]) -> usize {
-    text.iter().filter(|byte| **byte == b'\n').count()
-}
-
 /// Collects what is wrong with a file, and what can hardly be meant.
 #[derive(Debug)]
 pub struct Report<'a> {
     text: &'a TomlFile,
+    /// The tables of the text, once there is an error whose key is looked for.
+    table: Option<Spanned<DeTable<'a>>>,
     errors: Vec<TomlError>,
     warnings: Vec<TomlError>,
     /// Lines of which the syntax is wrong; after a header that is, those up to the next: whatever else is wrong there
     /// follows from it.
-    unreadable: Vec<Range<usize>>,
+    unreadable: BTreeSet<usize>,
 }
 
 impl<'a> Report<'a> {
@@ -187,9 +199,10 @@ impl<'a> Report<'a> {
     pub const fn new(text: &'a TomlFile) -> Self {
         Self {
             text,
+            table: None,
             errors: Vec::new(),
             warnings: Vec::new(),
-            unreadable: Vec::new(),
+            unreadable: BTreeSet::new(),
         }
     }
 
@@ -200,25 +213,27 @@ impl<'a> Report<'a> {
             let at = error.span().map(|span| span.start);
             self.push(self.text.syntax_error(at, error.message()));
         }
+        let lines: Vec<&str> = self.text.text().lines().collect();
         let wrong = self.errors.iter().filter_map(|error| error.line);
-        self.unreadable = wrong
-            .map(|line| consequences(self.text.text(), line))
-            .collect();
+        self.unreadable = wrong.flat_map(|line| consequences(&lines, line)).collect();
         table
     }
 
     /// An error at this position.
     pub fn error(&mut self, at: impl Into<Option<usize>>, what: impl Into<String>) {
         let error = match self.errors.len() < MAX_FAULTS {
-            true => self.text.error(at, what),
-            // To find a key takes a reading of the file.
+            true => {
+                let table = self.table.get_or_insert_with(|| self.text.table());
+                self.text.error_in(table.get_ref(), at.into(), what.into())
+            }
+            // To find a key takes a look at all of them.
             false => self.text.syntax_error(at.into(), what),
         };
         self.push(error);
     }
 
     fn push(&mut self, error: TomlError) {
-        let follows = |line| self.unreadable.iter().any(|lines| lines.contains(&line));
+        let follows = |line| self.unreadable.contains(&line);
         if !error.line.is_some_and(follows) {
             self.errors.push(error);
         }
@@ -255,9 +270,9 @@ impl<'a> Report<'a> {
 }
 
 /// The lines of which errors follow from wrong syntax in this line: itself, and if it is a header the keys below it.
-fn consequences(text: &str, line: usize) -> Range<usize> {
-    let header = |line: &&str| line.trim_start().starts_with('[');
-    let mut from = text.lines().skip(line - 1);
+fn consequences(lines: &[&str], line: usize) -> Range<usize> {
+    let header = |line: &&&str| line.trim_start().starts_with('[');
+    let mut from = lines.iter().skip(line - 1);
     let keys = match from.next().filter(header) {
         Some(_) => from.take_while(|line| !header(line)).count(),
         None => 0,

@@ -112,6 +112,24 @@ fn a_file_of_nothing_but_errors_is_soon_read() {
 }
 
 #[test]
+fn each_of_many_errors_says_its_line() {
+    let text: String = (0..20_000).map(|_| "[[disk]]\nsize = 1\n").collect();
+    let file = TomlFile::new(Path::new("t"), &text);
+    let mut report = Report::new(&file);
+    let _ = report.parse();
+    for (at, _) in text.match_indices("size") {
+        report.error(at, "no");
+    }
+    let errors = report.into_parts().0;
+    assert_eq!(errors.len(), 20_000);
+    assert_eq!(errors[99].to_string(), "t:200: disk.size: no");
+    assert_eq!(errors[19_999].to_string(), "t:40000: no");
+    // Wrong headers, each with keys that are not told.
+    let (errors, _) = read(&"[[disk\nsize = x\n".repeat(2_000));
+    assert_eq!(errors.len(), 2_000, "{:?}", &errors[..3]);
+}
+
+#[test]
 fn what_serde_says_is_reworded() {
     for (said, told) in [
         (
