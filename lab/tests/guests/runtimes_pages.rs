@@ -39,7 +39,7 @@ fn start(debian: &Debian) -> Vec<String> {
                 /bin/busybox sh -c 'while :; do cat /data/{name} >/dev/null; done'"
         ));
     }
-    debian.ok_within(START, &format!("mkdir /ballast && mount -t tmpfs tmpfs /ballast && dd if=/dev/zero of=/ballast/file bs=1M count={BALLAST}"));
+    debian.ok_within(START, &format!("mkdir /ballast && mount -t tmpfs -o size=90% tmpfs /ballast && dd if=/dev/zero of=/ballast/file bs=1M count={BALLAST}"));
     debian.limit_disk(SPEED);
     debian.ok("/root/deb dpkg -i /packages/first.deb && /root/deb systemctl start justitia");
     let scope = |(name, _): (&str, u64)| {
