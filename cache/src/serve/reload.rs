@@ -3,7 +3,7 @@
 
 use super::api::{ControlRequest, Table};
 use super::change;
-use super::config::{Config, DiskConfig, Listen, VmConfig};
+use super::config::{Config, DiskConfig, Listen, PoolConfig, VmConfig};
 use super::daemon::Daemon;
 use super::disks::{Added, Failed};
 use super::error::ServeError;
@@ -24,6 +24,44 @@ pub struct Reloaded {
     pub removed: Vec<String>,
     /// Weights, policies, pools and sizes that are others now, in words.
     pub changed: Vec<String>,
+}
+
+impl Daemon {
+    /// What is served, with all that requests have changed of it.
+    pub(super) fn running(&self, served: &Served) -> Served {
+        let mut config = served.config.clone();
+        config.cache = self.cache.config();
+        let cached = self.cache.disks();
+        let volumes = self.volumes.lock();
+        let is_uncached = |name: &str| {
+            let is_served = volumes.iter().any(|volume| volume.name() == name);
+            is_served && cached.iter().all(|(cached, ..)| cached != name)
+        };
+        for disk in config.vms.iter_mut().flat_map(|vm| &mut vm.disks) {
+            disk.mode = disk.mode.filter(|_| !is_uncached(&disk.name));
+        }
+        drop(volumes);
+        let vms = self.vms.lock();
+        for vm in &mut config.vms {
+            let Ok(of) = vms.vm(&vm.name) else { continue };
+            if let Ok((weight, policy)) = self.cache.vm_settings(of.id) {
+                (vm.weight, vm.policy) = (weight, policy);
+            }
+            let pools = of.pools.lock();
+            let pools = pools.iter().filter(|(_, pool)| !pool.created_over_port);
+            let pools = pools.map(|(_, of_vm)| PoolConfig {
+                name: of_vm.pool.name.clone(),
+                spec: of_vm.pool.spec(),
+                tag: of.tags.of(of_vm.pool.id),
+            });
+            let default = PoolConfig::default();
+            vm.pools = pools.filter(|pool| *pool != default).collect();
+        }
+        Served {
+            file: served.file.clone(),
+            config,
+        }
+    }
 }
 
 impl Daemon {

@@ -1,7 +1,6 @@
 //! What is served, or should be: the configuration file's, and what requests have changed.
 
-use super::config::{Config, DiskConfig, PoolConfig, Size, VmConfig};
-use super::daemon::Daemon;
+use super::config::{Config, DiskConfig, Size, VmConfig};
 use super::error::ServeError;
 use super::paths::{PathUse, collisions};
 use crate::config::{CacheConfig, SsdConfig};
@@ -15,44 +14,6 @@ pub(super) struct Served {
     pub(super) file: Config,
     /// What is served, as it was when it was added.
     pub(super) config: Config,
-}
-
-impl Daemon {
-    /// What is served, with all that requests have changed of it.
-    pub(super) fn running(&self, served: &Served) -> Served {
-        let mut config = served.config.clone();
-        config.cache = self.cache.config();
-        let cached = self.cache.disks();
-        let volumes = self.volumes.lock();
-        let is_uncached = |name: &str| {
-            let is_served = volumes.iter().any(|volume| volume.name() == name);
-            is_served && cached.iter().all(|(cached, ..)| cached != name)
-        };
-        for disk in config.vms.iter_mut().flat_map(|vm| &mut vm.disks) {
-            disk.mode = disk.mode.filter(|_| !is_uncached(&disk.name));
-        }
-        drop(volumes);
-        let vms = self.vms.lock();
-        for vm in &mut config.vms {
-            let Ok(of) = vms.vm(&vm.name) else { continue };
-            if let Ok((weight, policy)) = self.cache.vm_settings(of.id) {
-                (vm.weight, vm.policy) = (weight, policy);
-            }
-            let pools = of.pools.lock();
-            let pools = pools.iter().filter(|(_, pool)| !pool.created_over_port);
-            let pools = pools.map(|(_, of_vm)| PoolConfig {
-                name: of_vm.pool.name.clone(),
-                spec: of_vm.pool.spec(),
-                tag: of.tags.of(of_vm.pool.id),
-            });
-            let default = PoolConfig::default();
-            vm.pools = pools.filter(|pool| *pool != default).collect();
-        }
-        Served {
-            file: served.file.clone(),
-            config,
-        }
-    }
 }
 
 impl Served {

@@ -65,8 +65,10 @@ pub(crate) fn start_docker(debian: &Debian, driver: &str) {
 fn start(debian: &Debian, driver: &str) {
     start_docker(debian, driver);
     for (name, weight) in DOCKER {
+        // One in the host's cgroup namespace, the others in their own.
+        let namespace = if name == "batch" { "host" } else { "private" };
         debian.ok_within(START, &format!(
-            "/root/deb docker run -d --network none --label tier=front --name {name} --blkio-weight {weight} small /bin/busybox sleep 100000"
+            "/root/deb docker run -d --network none --cgroupns {namespace} --label tier=front --name {name} --blkio-weight {weight} small /bin/busybox sleep 100000"
         ));
     }
     let (name, weight) = PODMAN;
