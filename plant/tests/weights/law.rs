@@ -1,0 +1,389 @@
+//! The control law of a disk that a scheduler divides by weight: each tenant's weight there, corrected by what its applications
+//! got of what all who contend got.
+//!
+//! A scheduler that goes by weights leaves nothing unused, so the law needs no capacity, no price and no forecast: of the
+//! weights only the ratios among siblings matter. What it finds by measuring is what the scheduler makes of a weight: requests
+//! that pass it, queues of different depth, pages that are written again or deleted before writeback.
+//!
+//! The *residual* that WDT carries over is the one number of a tenant: the integral of how far its applications are from their
+//! part.
+
+use std::collections::{HashMap, HashSet};
+
+use justitia_share::credit::limit::LEAST_BYTES;
+use justitia_share::num::{to_f64, to_u64};
+use justitia_share::{Demand, NodeId, Tree};
+
+/// A tenant whose tasks wait for this part of the time waits.
+const STALLED: f64 = 0.3;
+/// So does one that uses this part of its share of a busy disk: PSI does not see who waits for asynchronous I/O. Whoever is
+/// taken for one though it wants no more keeps nothing from the others.
+const USED_UP: f64 = 0.5;
+/// Who has waited in the last so many seconds contends.
+const LATELY: f64 = 2.0;
+/// From this part of the time on a disk is busy.
+const BUSY: f64 = 0.95;
+/// No weight is corrected as long as everybody who contends gets this part of what its weight gives it, and nobody the inverse
+/// of it.
+const FAIR: f64 = 0.9;
+/// Contention lasts so many seconds before any weight is corrected.
+const ENGAGE_AFTER: f64 = 0.5;
+/// An error is corrected within about so many seconds; one of a tenant with dirty pages in so many more as it has seconds of
+/// writing in them, since until then nothing shows. At most [`SLOWEST`].
+const CORRECTED_IN: f64 = 2.0;
+const SLOWEST: f64 = 4.0;
+/// A second of having nothing counts, and one of having twice the part; what is beyond is carried over, at most so many seconds
+/// of it. A scheduler serves a light tenant in lumps of several times its part, which are to count whole; what a burst got beyond
+/// would be corrected for longer than it lasted.
+const CARRIED: f64 = 10.0;
+/// What was learnt of a node that does not contend any more is forgotten within about so many seconds.
+const FORGOTTEN: f64 = 20.0;
+/// A weight is corrected by at most this factor, up or down.
+pub(crate) const MOST_CORRECTION: f64 = 8.0;
+/// A weight that would move by less than this part stays.
+const DEADBAND: f64 = 0.08;
+
+/// An interval, as the disk saw it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Looked {
+    /// Its length, seconds.
+    pub(crate) seconds: f64,
+    /// The part of it in which the disk had requests, 0 to 1.
+    pub(crate) busy: f64,
+    /// What it read and wrote, bytes per second.
+    pub(crate) throughput: f64,
+}
+
+/// A tenant's interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Used {
+    /// Its node in the tree, a leaf.
+    pub(crate) node: NodeId,
+    /// What it transferred to and from the disk, bytes per second.
+    pub(crate) bytes: f64,
+    /// What of that was written.
+    pub(crate) written: f64,
+    /// The part of the interval in which any of its tasks waited for I/O or for room for dirty pages, 0 to 1.
+    pub(crate) stalled: f64,
+    /// What its applications read and wrote, bytes per second, cached or not.
+    pub(crate) application: f64,
+    /// Its dirty pages and those under writeback, bytes.
+    pub(crate) dirty: u64,
+}
+
+/// The weight of a node that contends with siblings, and why.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Corrected {
+    /// Which node.
+    pub(crate) node: NodeId,
+    /// Its weight on the disk.
+    pub(crate) weight: u64,
+    /// The factor by which what its applications got has corrected it.
+    pub(crate) correction: f64,
+    /// What its applications got lately, of what those of all siblings that contend got, 0 to 1.
+    pub(crate) got: f64,
+    /// The same by weight.
+    pub(crate) target: f64,
+    /// Its part of the disk by the corrected weights, among all who contend.
+    pub(crate) part: f64,
+}
+
+/// What is known of a node.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// Seconds since it last waited.
+    idle: f64,
+    /// What its applications got, on the average over about [`LATELY`], bytes per second.
+    got: f64,
+    /// The logarithm of the factor on its weight.
+    correction: f64,
+    /// What it is owed, or owes if negative, and has not been corrected for: seconds of its part.
+    owed: f64,
+    /// Its dirty pages at the end of the last interval, bytes.
+    dirty: Option<f64>,
+    /// The weight that was decided last, 0 for none.
+    stands: u64,
+}
+
+/// What a node did in an interval, with all that is below it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    waits: bool,
+    application: f64,
+    written: f64,
+    dirty: f64,
+}
+
+/// The law of one disk.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Law {
+    nodes: HashMap<u64, State>,
+    /// For how long there has been contention, seconds.
+    contended: f64,
+}
+
+impl Law {
+    /// Whether weights are corrected.
+    #[must_use]
+    pub(crate) fn engaged(&self) -> bool {
+        self.contended >= ENGAGE_AFTER
+    }
+
+    /// Takes in an interval; returns the weights of all nodes that contend with a sibling. The tree has the weights by which
+    /// the disk is divided; `ids` names its nodes, the same ones the same in every interval. No weight exceeds `most`.
+    pub(crate) fn step(
+        &mut self,
+        tree: &Tree<Demand>,
+        ids: &[u64],
+        looked: Looked,
+        used: &[Used],
+        most: u64,
+    ) -> Vec<Corrected> {
+        let here: HashSet<&u64> = ids.iter().collect();
+        self.nodes.retain(|id, _| here.contains(id));
+        let mut sums = sums(tree, looked, used);
+        for (id, sum) in ids.iter().zip(&mut sums) {
+            self.nodes
+                .entry(*id)
+                .or_insert(State::NEW)
+                .notice(sum, looked.seconds);
+        }
+        let groups = self.contending(tree, ids);
+        self.engage(tree, ids, looked, &groups);
+        let engaged = self.engaged();
+        for state in self.nodes.values_mut() {
+            if !engaged || !state.contends() {
+                state.rest(looked.seconds);
+            }
+        }
+        if !engaged {
+            return Vec::new();
+        }
+        // One alone has all that its parent has.
+        let mut parts = vec![1.0; tree.len()];
+        let mut corrected = Vec::new();
+        for (parent, group) in &groups {
+            let above = parent.map_or(1.0, |parent| parts[parent.index()]);
+            self.correct(tree, ids, looked.seconds, group, &sums);
+            for mut one in self.decide(tree, ids, group, most) {
+                one.part *= above;
+                parts[one.node.index()] = one.part;
+                if group.len() > 1 {
+                    corrected.push(one);
+                }
+            }
+        }
+        corrected
+    }
+
+    /// The weights of siblings that contend; their parts are of what their parent has.
+    fn decide(
+        &mut self,
+        tree: &Tree<Demand>,
+        ids: &[u64],
+        group: &[NodeId],
+        most: u64,
+    ) -> Vec<Corrected> {
+        let raw = |node: &NodeId| weight(tree, *node) * self.state(ids, *node).correction.exp();
+        let weights: Vec<f64> = group.iter().map(raw).collect();
+        let highest = weights.iter().copied().fold(0.0, f64::max);
+        let scale = (to_f64(most) / highest).min(1.0);
+        let (all, got) = (weights.iter().sum::<f64>(), self.got(ids, group));
+        let by_weight: f64 = group.iter().map(|node| weight(tree, *node)).sum();
+        let decide = |(node, raw): (&NodeId, f64)| {
+            let state = self.nodes.get_mut(&ids[node.index()])?;
+            state.stand(to_u64((raw * scale).round()).clamp(1, most));
+            Some(Corrected {
+                node: *node,
+                weight: state.stands,
+                correction: state.correction.exp(),
+                got: state.got / got.max(f64::MIN_POSITIVE),
+                target: weight(tree, *node) / by_weight,
+                part: raw / all,
+            })
+        };
+        group.iter().zip(weights).filter_map(decide).collect()
+    }
+
+    fn state(&self, ids: &[u64], node: NodeId) -> State {
+        let state = self.nodes.get(&ids[node.index()]);
+        state.copied().unwrap_or(State::NEW)
+    }
+
+    /// What the applications of these got lately.
+    fn got(&self, ids: &[u64], group: &[NodeId]) -> f64 {
+        group.iter().map(|node| self.state(ids, *node).got).sum()
+    }
+
+    /// The siblings that contend, of every parent, from the top down.
+    fn contending(&self, tree: &Tree<Demand>, ids: &[u64]) -> Vec<(Option<NodeId>, Vec<NodeId>)> {
+        let contend = |parent: Option<NodeId>| {
+            let children = tree.children(parent);
+            let group: Vec<_> = children
+                .filter(|node| self.state(ids, *node).contends())
+                .collect();
+            (parent, group)
+        };
+        tree.parents().map(contend).collect()
+    }
+
+    /// From when somebody got another part than its weight gives it, for as long as several contend.
+    fn engage(
+        &mut self,
+        tree: &Tree<Demand>,
+        ids: &[u64],
+        looked: Looked,
+        groups: &[(Option<NodeId>, Vec<NodeId>)],
+    ) {
+        let unfair = |group: &[NodeId]| {
+            let all = self.got(ids, group);
+            let of: f64 = group.iter().map(|node| weight(tree, *node)).sum();
+            group.iter().any(|node| {
+                let (got, target) = (self.state(ids, *node).got, all * weight(tree, *node) / of);
+                got < FAIR * target || got * FAIR > target
+            })
+        };
+        let several = groups.iter().filter(|(_, group)| group.len() > 1);
+        let begins = looked.busy >= BUSY && several.clone().any(|(_, group)| unfair(group));
+        let contended = several.count() > 0 && (self.engaged() || begins);
+        self.contended = if contended {
+            self.contended + looked.seconds
+        } else {
+            0.0
+        };
+    }
+
+    /// Integrates how far each of a group is from its part of what all of them got. Only what one has beside another counts,
+    /// so the mean is taken off.
+    fn correct(
+        &mut self,
+        tree: &Tree<Demand>,
+        ids: &[u64],
+        seconds: f64,
+        group: &[NodeId],
+        sums: &[Sum],
+    ) {
+        let got = |node: &NodeId| sums[node.index()].application;
+        let all: f64 = group.iter().map(got).sum();
+        let of: f64 = group.iter().map(|node| weight(tree, *node)).sum();
+        // Of what all got lately: a second in which all stand still says as little as they got in it.
+        let lately = self.got(ids, group);
+        if group.len() < 2 || lately <= 0.0 {
+            return;
+        }
+        let mut mean = 0.0;
+        for node in group {
+            let part = weight(tree, *node) / of;
+            if let Some(state) = self.nodes.get_mut(&ids[node.index()]) {
+                let error = (all * part - got(node)) / (lately * part);
+                state.correct(error, &sums[node.index()], seconds);
+                mean += part * state.correction;
+            }
+        }
+        for node in group {
+            if let Some(state) = self.nodes.get_mut(&ids[node.index()]) {
+                state.correction -= mean;
+            }
+        }
+    }
+}
+
+impl State {
+    const NEW: Self = Self {
+        idle: LATELY,
+        got: 0.0,
+        correction: 0.0,
+        owed: 0.0,
+        dirty: None,
+        stands: 0,
+    };
+
+    fn contends(&self) -> bool {
+        self.idle < LATELY
+    }
+
+    /// What became dirty is not got yet, and what was rid of, is: over seconds that is what applications got, and a tenant that
+    /// stands still behind old dirty pages while the disk serves it as it should is not taken for one that gets nothing.
+    fn notice(&mut self, sum: &mut Sum, seconds: f64) {
+        let before = self.dirty.replace(sum.dirty).unwrap_or(sum.dirty);
+        sum.application -= (sum.dirty - before) / seconds;
+        if sum.waits {
+            self.idle = 0.0;
+        } else {
+            self.idle += seconds;
+        }
+        let got = sum.application.max(0.0);
+        let part = 1.0 - (-seconds / LATELY).exp();
+        self.got = match self.got > 0.0 {
+            true => self.got + (got - self.got) * part,
+            false => got,
+        };
+    }
+
+    /// `error`: what it lacked, of its part.
+    fn correct(&mut self, error: f64, sum: &Sum, seconds: f64) {
+        let owed = self.owed + error * seconds;
+        let counts = owed.clamp(-seconds, seconds);
+        self.owed = (owed - counts).clamp(-CARRIED, CARRIED);
+        let late = sum.dirty / sum.written.max(LEAST_BYTES);
+        let time = (CORRECTED_IN + late).min(SLOWEST);
+        let most = MOST_CORRECTION.ln();
+        self.correction = (self.correction + counts / time).clamp(-most, most);
+    }
+
+    /// It does not contend: what was learnt of it is forgotten slowly.
+    fn rest(&mut self, seconds: f64) {
+        self.correction *= (-seconds / FORGOTTEN).exp();
+        self.owed = 0.0;
+        self.stands = 0;
+    }
+
+    fn stand(&mut self, weight: u64) {
+        let moved = to_f64(self.stands.abs_diff(weight));
+        if moved > DEADBAND * to_f64(self.stands) {
+            self.stands = weight;
+        }
+    }
+}
+
+fn weight(tree: &Tree<Demand>, node: NodeId) -> f64 {
+    f64::from(u32::from(tree[node].weight))
+}
+
+/// What each node did, with all that is below it.
+fn sums(tree: &Tree<Demand>, looked: Looked, used: &[Used]) -> Vec<Sum> {
+    let mut sums = vec![Sum::default(); tree.len()];
+    let shares = shares(tree, used);
+    for one in used {
+        let share = shares[one.node.index()];
+        let takes = looked.busy >= BUSY && one.bytes >= USED_UP * share * looked.throughput;
+        let here = one.bytes > 0.0 || one.dirty > 0;
+        let waits = here && (one.stalled >= STALLED || (takes && one.bytes > 0.0));
+        for node in std::iter::once(one.node).chain(tree.ancestors(one.node)) {
+            let sum = &mut sums[node.index()];
+            sum.waits |= waits;
+            sum.application += one.application;
+            sum.written += one.written;
+            sum.dirty += to_f64(one.dirty);
+        }
+    }
+    sums
+}
+
+/// Each node's share by weight among those with I/O.
+fn shares(tree: &Tree<Demand>, used: &[Used]) -> Vec<f64> {
+    let mut shares = vec![0.0; tree.len()];
+    for one in used.iter().filter(|one| one.bytes > 0.0) {
+        for node in std::iter::once(one.node).chain(tree.ancestors(one.node)) {
+            shares[node.index()] = weight(tree, node);
+        }
+    }
+    for parent in tree.parents() {
+        let above = parent.map_or(1.0, |parent| shares[parent.index()]);
+        let all: f64 = tree.children(parent).map(|node| shares[node.index()]).sum();
+        for node in tree.children(parent) {
+            shares[node.index()] *= above / all.max(f64::MIN_POSITIVE);
+        }
+    }
+    shares
+}

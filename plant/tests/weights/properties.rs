@@ -1,0 +1,189 @@
+//! What holds for any sequence of samples.
+
+use crate::law::{Corrected, Law, Looked, MOST_CORRECTION, Used};
+use justitia_share::num::to_f64;
+use justitia_share::{Demand, NodeId, Tree, Weight};
+use proptest::prelude::*;
+
+const MOST: u64 = 1000;
+
+fn tree(weights: &[u64]) -> (Tree<Demand>, Vec<NodeId>, Vec<u64>) {
+    let mut tree = Tree::new();
+    let weight = |w: &u64| Demand::unlimited(Weight::try_from(*w).unwrap());
+    let nodes = weights.iter().map(|w| tree.push(None, weight(w)));
+    let nodes: Vec<NodeId> = nodes.collect();
+    let ids = (0..nodes.len() as u64).collect();
+    (tree, nodes, ids)
+}
+
+/// A direct writer that waits.
+fn waits(node: NodeId, bytes: f64) -> Used {
+    Used {
+        node,
+        bytes,
+        written: bytes,
+        stalled: 1.0,
+        application: bytes,
+        dirty: 0,
+    }
+}
+
+fn busy(throughput: f64) -> Looked {
+    Looked {
+        seconds: 0.25,
+        busy: 1.0,
+        throughput,
+    }
+}
+
+/// What the law decides after all got these bytes a second for so many looks.
+fn after(looks: usize, weights: &[u64], got: &[f64]) -> Vec<Corrected> {
+    let (tree, nodes, ids) = tree(weights);
+    let mut law = Law::default();
+    let mut decided = Vec::new();
+    for _ in 0..looks {
+        let tenants = nodes.iter().zip(got);
+        let used: Vec<_> = tenants.map(|(node, got)| waits(*node, *got)).collect();
+        decided = law.step(&tree, &ids, busy(got.iter().sum()), &used, MOST);
+    }
+    decided
+}
+
+proptest! {
+    #[test]
+    fn weights_are_the_actuators_and_corrections_bounded(
+        tenants in proptest::collection::vec((1u64..=10_000, 0.0..1e8f64), 2..8),
+        looks in 1usize..200,
+    ) {
+        let (weights, got): (Vec<_>, Vec<_>) = tenants.into_iter().unzip();
+        let decided = after(looks, &weights, &got);
+        let parts: f64 = decided.iter().map(|one| one.part).sum();
+        prop_assert!(decided.is_empty() || (parts - 1.0).abs() < 1e-6, "{parts}");
+        for one in &decided {
+            let factor = one.correction.max(1.0 / one.correction);
+            prop_assert!(factor <= MOST_CORRECTION * MOST_CORRECTION, "{one:?}");
+            prop_assert!((1..=MOST).contains(&one.weight), "{one:?}");
+        }
+    }
+
+    #[test]
+    fn neither_the_unit_of_bytes_nor_the_order_of_tenants_matters(
+        weights in proptest::collection::vec(1u64..=1000, 2..6),
+        looks in 4usize..40,
+    ) {
+        let got: Vec<f64> = weights.iter().map(|w| 1e6 + to_f64(w % 7) * 1e6).collect();
+        let corrections = |weights: &[u64], got: &[f64]| -> Vec<f64> {
+            after(looks, weights, got).iter().map(|one| one.correction).collect()
+        };
+        let plain = corrections(&weights, &got);
+        let thousandfold: Vec<f64> = got.iter().map(|got| got * 1e3).collect();
+        let other_unit = corrections(&weights, &thousandfold);
+        let reversed: Vec<u64> = weights.iter().rev().copied().collect();
+        let got_reversed: Vec<f64> = got.iter().rev().copied().collect();
+        let mut other_order = corrections(&reversed, &got_reversed);
+        other_order.reverse();
+        for other in [other_unit, other_order] {
+            prop_assert_eq!(other.len(), plain.len());
+            prop_assert!(plain.iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-6));
+        }
+    }
+
+    #[test]
+    fn who_gets_his_part_is_left_as_he_is(
+        weights in proptest::collection::vec(1u64..=1000, 2..6),
+        looks in 1usize..40,
+    ) {
+        let got: Vec<f64> = weights.iter().map(|w| to_f64(*w) * 1e5).collect();
+        prop_assert!(after(looks, &weights, &got).is_empty());
+    }
+}
+
+#[test]
+fn who_lacks_is_corrected_up_and_who_has_too_much_down() {
+    let decided = after(12, &[100, 300], &[30e6, 30e6]);
+    assert!(
+        decided[0].correction < 0.8 && decided[1].correction > 1.05,
+        "{decided:?}"
+    );
+    assert!(
+        decided[0].weight < 80 && decided[1].weight > 310,
+        "{decided:?}"
+    );
+    assert!(decided[0].part < 0.25 && decided[1].part > 0.75);
+    // Larger weights than the scheduler takes keep their proportion.
+    let decided = after(6, &[910, 10_000], &[30e6, 30e6]);
+    assert!(decided[1].weight >= 950 && decided[0].weight < 100);
+}
+
+/// Of two groups, one with two tenants that contend with each other alone.
+#[test]
+fn siblings_are_corrected_against_each_other() {
+    let weight = |w: u64| Demand::unlimited(Weight::try_from(w).unwrap());
+    let mut tree = Tree::new();
+    let above = tree.push(None, weight(100));
+    let nodes = [100, 300].map(|w| tree.push(Some(above), weight(w)));
+    let idle = tree.push(None, weight(900));
+    let mut law = Law::default();
+    let mut decided = Vec::new();
+    for _ in 0..12 {
+        let mut used = nodes.map(|node| waits(node, 30e6)).to_vec();
+        used.push(Used {
+            stalled: 0.0,
+            ..waits(idle, 1e5)
+        });
+        decided = law.step(&tree, &[0, 1, 2, 3], busy(60e6), &used, MOST);
+    }
+    let of: Vec<NodeId> = decided.iter().map(|one| one.node).collect();
+    assert_eq!(of, nodes, "{decided:?}");
+    // Nobody waits any more.
+    for _ in 0..8 {
+        let quiet = Looked {
+            busy: 0.1,
+            ..busy(0.0)
+        };
+        decided = law.step(&tree, &[0, 1, 2, 3], quiet, &[], MOST);
+    }
+    assert!(decided.is_empty() && !law.engaged());
+}
+
+/// PSI does not see who waits for asynchronous I/O.
+#[test]
+fn who_uses_its_share_of_a_busy_disk_contends() {
+    let (tree, nodes, ids) = tree(&[100, 300]);
+    let mut law = Law::default();
+    for _ in 0..8 {
+        let used = [waits(nodes[0], 40e6), waits(nodes[1], 20e6)].map(|used| Used {
+            stalled: 0.0,
+            ..used
+        });
+        law.step(&tree, &ids, busy(60e6), &used, MOST);
+    }
+    // The heavy one has less than half of its share, and is not seen to wait.
+    assert!(!law.engaged());
+    for _ in 0..8 {
+        let used = [waits(nodes[0], 30e6), waits(nodes[1], 32e6)].map(|used| Used {
+            stalled: 0.0,
+            ..used
+        });
+        law.step(&tree, &ids, busy(62e6), &used, MOST);
+    }
+    assert!(law.engaged());
+}
+
+/// A burst of many times the part counts as some seconds of it.
+#[test]
+fn a_burst_is_not_corrected_for_longer_than_a_bound() {
+    let (tree, nodes, ids) = tree(&[100, 100]);
+    let mut law = Law::default();
+    let mut step = |got: [f64; 2]| {
+        let used = [waits(nodes[0], got[0]), waits(nodes[1], got[1])];
+        let decided = law.step(&tree, &ids, busy(got.iter().sum()), &used, MOST);
+        decided.first().map_or(1.0, |one| one.correction)
+    };
+    for _ in 0..8 {
+        step([50e6, 10e6]);
+    }
+    let low = (0..100).map(|_| step([30e6, 30e6])).fold(1.0, f64::min);
+    assert!(low > 1.0 / MOST_CORRECTION, "{low}");
+    assert!((step([30e6, 30e6]) - step([30e6, 30e6])).abs() < 1e-6);
+}
