@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use justitia_api::escape;
 use justitia_kernel::capabilities::IO_MAX_WITHOUT_INVERSION;
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
+use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
 use justitia_kernel::release::{KernelVersion, release};
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
@@ -307,7 +308,6 @@ impl Credits {
         let known = self.disks.iter().map(flows).sum();
         let moved = self.disks.iter().map(|disk| disk.meter.throughput()).sum();
         self.users.note_throughput(moved, known);
-        let (tree, nodes) = weights(&monitor.cgroups, seen.iter().map(|(id, _)| *id));
         let audit = self.audited.is_none_or(|at| now - at >= AUDIT);
         if audit {
             self.audited = Some(now);
@@ -319,6 +319,8 @@ impl Credits {
             // Of a disk that no tenant waits for, no tenant's use is needed.
             let waited_for = disk.credits.engaged() || interval.busy >= BUSY;
             let users: &[_] = if waited_for { &seen } else { &[] };
+            let tenants = seen.iter().map(|(id, _)| *id);
+            let (tree, nodes) = weights(&monitor.cgroups, device, tenants);
             let observed: Vec<Observed> = users
                 .iter()
                 .filter_map(|(id, io)| {
@@ -564,10 +566,11 @@ fn over(highs: &HashMap<CgroupId, u64>, writers: &HashSet<CgroupId>) -> Vec<Cgro
         .collect()
 }
 
-/// The tree of the weights that count for these tenants, theirs and those of what they are in, and each cgroup's node. Who
+/// The tree of the weights that count for these tenants on a disk, theirs and those of what they are in, and their nodes. Who
 /// does nothing has no part: a thousand of them would only cost time.
 fn weights(
     cgroups: &CgroupTree,
+    device: DevId,
     tenants: impl Iterator<Item = CgroupId>,
 ) -> (Tree<Demand>, HashMap<CgroupId, NodeId>) {
     let mut tree = Tree::new();
@@ -583,7 +586,7 @@ fn weights(
         }
         for (id, node) in above.into_iter().rev() {
             let parent = node.parent.and_then(|id| nodes.get(&id).copied());
-            let demand = Demand::unlimited(cgroups.weight(node).0);
+            let demand = Demand::unlimited(cgroups.weight_on(node, device).0);
             nodes.insert(id, tree.push(parent, demand));
         }
     }

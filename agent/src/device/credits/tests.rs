@@ -9,6 +9,8 @@ use crate::device::disk::DiskIdentity;
 use crate::device::plan::{LimitIntent, LimitReason, io_max};
 use crate::knobs::WriteOutcome;
 use crate::knobs::watchdog::LEASE_EXPIRY;
+use crate::page_cache::MemorySampler;
+use justitia_cgroup_tree::Changes;
 
 #[test]
 fn kernels_on_which_limits_are_safe() {
@@ -69,6 +71,37 @@ fn how_far_a_limit_moves() {
             reason: LimitReason::Over,
         };
         assert_eq!(far(&intent, &standing), expected, "{id} {rbps:?}");
+    }
+}
+
+/// As `--blkio-weight-device` and `IODeviceWeight=` leave it.
+#[test]
+fn a_weight_of_one_device_counts_on_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, weights) in [("a", "default 100\n8:0 400\n"), ("b", "default 200\n")] {
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+        for (file, text) in [
+            ("cgroup.controllers", "io memory\n"),
+            ("cgroup.events", "populated 1\nfrozen 0\n"),
+            ("io.weight", weights),
+        ] {
+            std::fs::write(dir.path().join(name).join(file), text).unwrap();
+        }
+    }
+    let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(dir.path(), true).unwrap();
+    let mut cgroups = CgroupTree::new(&fs, false, MemorySampler::new);
+    let mut changes = Changes::default();
+    cgroups.rescan(&[], Instant::now(), &mut changes);
+    for (device, expected) in [("8:0", [400, 200]), ("8:16", [100, 200])] {
+        let tenants = changes.added.iter().copied();
+        let (tree, nodes) = weights(&cgroups, device.parse().unwrap(), tenants);
+        let found = ["a", "b"].map(|name| {
+            let mut nodes = nodes.iter();
+            let is_it = |id: CgroupId| cgroups.get(id).unwrap().cgroup.path() == Path::new(name);
+            let (_, node) = nodes.find(|(id, _)| is_it(**id)).unwrap();
+            tree[*node].weight.get()
+        });
+        assert_eq!(found, expected, "{device}");
     }
 }
 
