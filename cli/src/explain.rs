@@ -199,12 +199,14 @@ fn current_values(tenant: &TenantStatus, left: Vec<LeftKnob>) -> Option<CurrentV
     }
     let cgroup = cgroup(&tenant.path)?;
     // Of every disk on which it has a limit, the agent's or another's.
-    let written = tenant
-        .knobs
-        .iter()
-        .filter_map(|k| k.knob.strip_prefix("io.max ")?.parse::<DevId>().ok());
+    let written = |file: &str| -> Vec<DevId> {
+        let knobs = tenant.knobs.iter();
+        let device = |name: &str| name.strip_prefix(file)?.strip_prefix(' ')?.parse().ok();
+        knobs.filter_map(|k| device(&k.knob)).collect()
+    };
+    let weighted = written("io.bfq.weight");
     let mut devices = io_max_devices(&cgroup).unwrap_or_default();
-    devices.extend(written);
+    devices.extend(written("io.max"));
     devices.sort_unstable();
     devices.dedup();
     let disks = devices.iter().filter_map(|device| {
@@ -220,6 +222,7 @@ fn current_values(tenant: &TenantStatus, left: Vec<LeftKnob>) -> Option<CurrentV
     let knobs = memory
         .into_iter()
         .chain(devices.iter().copied().map(Knob::IoMax))
+        .chain(weighted.into_iter().map(Knob::IoBfqWeightOn))
         .filter_map(|knob| Some((knob.to_string(), read_raw(&cgroup, knob).ok()?)))
         .collect();
     Some(CurrentValues {

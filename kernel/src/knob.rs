@@ -26,6 +26,8 @@ pub enum Knob {
     IoWeight,
     /// The default of `io.bfq.weight`.
     IoBfqWeight,
+    /// One device's line of `io.bfq.weight`.
+    IoBfqWeightOn(DevId),
     /// One device's line of `io.max`.
     IoMax(DevId),
     /// `vm.dirty_background_ratio`, of the whole machine whatever the cgroup: from this part of the
@@ -47,7 +49,7 @@ impl Knob {
             Self::MemoryHigh => "memory.high",
             Self::MemoryMax => "memory.max",
             Self::IoWeight => "io.weight",
-            Self::IoBfqWeight => "io.bfq.weight",
+            Self::IoBfqWeight | Self::IoBfqWeightOn(_) => "io.bfq.weight",
             Self::IoMax(_) => "io.max",
             Self::DirtyBackground => "dirty_background_ratio",
             Self::VfsCachePressure => "vfs_cache_pressure",
@@ -68,6 +70,7 @@ impl Knob {
             Self::MemoryMin | Self::MemoryLow => "0".to_owned(),
             Self::MemoryHigh | Self::MemoryMax => "max".to_owned(),
             Self::IoWeight | Self::IoBfqWeight => "default 100".to_owned(),
+            Self::IoBfqWeightOn(device) => format!("{device} default"),
             Self::IoMax(device) => unlimited(device),
             Self::DirtyBackground => "10".to_owned(),
             Self::VfsCachePressure => "100".to_owned(),
@@ -99,6 +102,14 @@ impl Knob {
                     .into_bytes()
                     .into()
             }
+            Self::IoBfqWeightOn(device) => {
+                let lines = crate::io::IoWeight::parse(text)?.per_device;
+                let line = lines.iter().find(|(of, _)| *of == device);
+                match line {
+                    Some((_, weight)) => format!("{device} {weight}").into_bytes().into(),
+                    None => self.default_value().into_bytes().into(),
+                }
+            }
             Self::IoMax(device) => io_max(text, device)?,
             Self::DirtyBackground => {
                 let expected = "per cent, 0 to 100";
@@ -124,7 +135,9 @@ impl Knob {
 impl std::fmt::Display for Knob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::IoMax(device) => write!(f, "io.max {device}"),
+            Self::IoMax(device) | Self::IoBfqWeightOn(device) => {
+                write!(f, "{} {device}", self.file())
+            }
             Self::DirtyBackground | Self::VfsCachePressure => write!(f, "vm.{}", self.file()),
             knob => f.write_str(knob.file()),
         }
@@ -132,7 +145,7 @@ impl std::fmt::Display for Knob {
 }
 
 /// The value of `knob`, in the form that [`write_raw`] takes: `max`, `1048576`,
-/// `default 100`, `8:0 rbps=max wbps=1048576 riops=max wiops=max` (all `max` when the device is
+/// `default 100`, `8:0 300` (`8:0 default` where `io.bfq.weight` has no line for the device), `8:0 rbps=max wbps=1048576 riops=max wiops=max` (all `max` when the device is
 /// not limited, where the file has no line for it).
 ///
 /// # Errors
@@ -156,19 +169,30 @@ pub fn io_max_devices(cgroup: &Cgroup) -> Result<Vec<DevId>> {
 /// Writes `value` to `knob` in one `write(2)`; never creates a file. The kernel may round (memory
 /// to whole pages): read the knob again to know its value.
 ///
-/// A `value` for [`Knob::IoMax`] names its device, as [`read_raw`] returns it.
+/// A `value` for [`Knob::IoMax`] and [`Knob::IoBfqWeightOn`] names its device, as [`read_raw`] returns it. Without a line of
+/// its own a device goes by the default of `io.bfq.weight` again at once: for that the default is written as it stands, and then
+/// the lines of other devices, since the kernel alone would leave the last weight in force (6.12, `bfq_io_set_device_weight`).
 ///
 /// # Errors
 /// As every operation on a [`Cgroup`]; `EINVAL` or `ERANGE` for what the kernel does not take;
-/// [`Error::Parse`] when an `io.max` value names another device than the knob.
+/// [`Error::Parse`] when the value of one device's line names another device than the knob.
 pub fn write_raw(cgroup: &Cgroup, knob: Knob, value: &str) -> Result<()> {
-    if let Knob::IoMax(device) = knob
+    if let Knob::IoMax(device) | Knob::IoBfqWeightOn(device) = knob
         && first_word(value).parse() != Ok(device)
     {
         return Err(Error::Parse {
             path: cgroup.full_path().join(knob.file()),
             source: ParseError::new(1, "the knob's own device first", value.as_bytes()),
         });
+    }
+    if let Knob::IoBfqWeightOn(device) = knob
+        && knob.is_default(value)
+    {
+        let stands = cgroup.read(knob.file(), crate::io::IoWeight::parse)?;
+        cgroup.write(knob.file(), &format!("default {}", stands.default))?;
+        let mut others = stands.per_device.iter().filter(|(of, _)| *of != device);
+        return others
+            .try_for_each(|(of, weight)| cgroup.write(knob.file(), &format!("{of} {weight}")));
     }
     cgroup.write(&knob.path(cgroup), value)
 }
@@ -235,6 +259,11 @@ mod tests {
             (Knob::IoWeight, "default 200\n8:0 300\n", "default 200"),
             (Knob::IoBfqWeight, "150\n", "default 150"),
             (
+                Knob::IoBfqWeightOn(SDA),
+                "default 150\n8:16 7\n8:0 300\n",
+                "8:0 300",
+            ),
+            (
                 Knob::IoMax(SDA),
                 limited,
                 "8:0 rbps=2 wbps=max riops=max wiops=3",
@@ -253,7 +282,13 @@ mod tests {
             assert_eq!(value, expected);
             std::fs::write(dir.path().join(knob.file()), "").unwrap();
             write_raw(&cgroup, knob, &value).unwrap();
-            assert_eq!(read_raw(&cgroup, knob).unwrap(), expected);
+            // A plain file keeps the line alone, without its default.
+            let written = std::fs::read_to_string(dir.path().join(knob.file())).unwrap();
+            let text = match knob {
+                Knob::IoBfqWeightOn(_) => format!("default 150\n{written}"),
+                _ => written,
+            };
+            assert_eq!(knob.value_in(text.as_bytes()).unwrap(), expected);
         }
     }
 
@@ -286,6 +321,7 @@ mod tests {
             (Knob::MemoryHigh, "max\n"),
             (Knob::IoWeight, "default 100\n"),
             (Knob::IoBfqWeight, "100\n"),
+            (Knob::IoBfqWeightOn(SDA), "default 200\n8:16 7\n"),
             (Knob::IoMax(SDA), ""),
             (Knob::DirtyBackground, "10\n"),
             (Knob::VfsCachePressure, "100\n"),
@@ -302,6 +338,8 @@ mod tests {
             (Knob::MemoryLow, &b"low\n"[..]),
             (Knob::MemoryMin, b""),
             (Knob::IoWeight, b"8:0 300\n"),
+            (Knob::IoBfqWeightOn(SDA), b"8:0 300\n"),
+            (Knob::IoBfqWeightOn(SDA), b"default 100\n8:0 default\n"),
             (Knob::IoMax(SDA), b"\xff\n"),
             (Knob::IoMax(SDA), b"8:0\n"),
             (Knob::IoMax(SDA), b"8:0 rbps=-1\n"),
@@ -319,6 +357,18 @@ mod tests {
             let error = read_raw(&cgroup, knob).unwrap_err();
             assert!(matches!(error, Error::Parse { .. }), "{knob}: {error}");
         }
+    }
+
+    /// As the kernel would take them: the default, which resets the device's weight, and the other device's line again.
+    #[test]
+    fn a_device_goes_by_the_default_weight_again() {
+        let (dir, cgroup) = tree("io.bfq.weight", b"default 100\n8:0 300\n8:16 7\n");
+        let knob = Knob::IoBfqWeightOn(SDA);
+        write_raw(&cgroup, knob, &knob.default_value()).unwrap();
+        // A plain file has the last write over the first.
+        let text = std::fs::read_to_string(dir.path().join("io.bfq.weight")).unwrap();
+        assert!(text.starts_with("8:16 7t 100\n"), "{text}");
+        assert!(write_raw(&cgroup, knob, "8:16 200").is_err());
     }
 
     #[test]

@@ -142,8 +142,13 @@ fn parsed(name: &str) -> Option<Knob> {
         "io.weight" => Some(Knob::IoWeight),
         "io.bfq.weight" => Some(Knob::IoBfqWeight),
         _ => {
-            let device = name.strip_prefix("io.max ")?.parse().ok()?;
-            Some(Knob::IoMax(device))
+            let (file, device) = name.split_once(' ')?;
+            let device = device.parse().ok()?;
+            match file {
+                "io.max" => Some(Knob::IoMax(device)),
+                "io.bfq.weight" => Some(Knob::IoBfqWeightOn(device)),
+                _ => None,
+            }
         }
     }
 }

@@ -89,7 +89,10 @@ mod tests {
         assert_eq!(old.fixed(&old.clone()), Vec::<&str>::new());
         let live = Config {
             cpu_budget: 3.0,
-            io: Io { enabled: true },
+            io: Io {
+                enabled: true,
+                bfq_weights: true,
+            },
             ..old.clone()
         };
         assert_eq!(old.fixed(&live), Vec::<&str>::new());

@@ -101,6 +101,10 @@ pub struct Io {
     /// with `memory.high` and `vm.dirty_background_ratio`.
     #[serde(deserialize_with = "value::boolean")]
     pub enabled: bool,
+    /// Whether a disk that BFQ schedules is divided by correcting BFQ's weights (`io.bfq.weight`, a line of the disk), and no
+    /// limits. It leaves nothing of the disk unused; the lightest of several buffered writers lacks a tenth.
+    #[serde(deserialize_with = "value::boolean")]
+    pub bfq_weights: bool,
 }
 
 /// `[recharge]`

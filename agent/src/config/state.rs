@@ -83,7 +83,10 @@ mod tests {
     fn of(state: &str, credits: bool) -> Option<StateOnDisk> {
         let config = Config {
             state_dir: PathBuf::from(state),
-            io: Io { enabled: credits },
+            io: Io {
+                enabled: credits,
+                ..Io::default()
+            },
             ..Config::default()
         };
         config.state_on_disk()

@@ -20,18 +20,20 @@ use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
 use justitia_kernel::release::{KernelVersion, release};
-use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
+use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed};
 use justitia_share::{Demand, NodeId, Tree};
 
 use self::disks::Following;
 use self::fresh::Fresh;
-use self::knobs::{Guarded, LetGo, far, limit, ours_to_write, told, unlimited, yield_foreign};
+use self::knobs::{Guarded, LetGo, far, limit, unlimited, yield_foreign};
 use self::late::Late;
 use super::active_set::ActiveSet;
 use super::disk::Disk;
 use super::disk_sampler::DiskSampler;
+use super::ours::{ours_to_write, told};
 use super::plan::{Writer, plan_limits, plan_rooms};
 use super::tenant_io::TenantIo;
+use super::weights::{Bfq, Weighted};
 use crate::config::Config;
 use crate::knobs::KnobStore;
 use crate::knobs::watchdog::Watchdog;
@@ -70,6 +72,8 @@ struct DiskCredits {
     meter: DiskSampler,
     credits: CreditLoop,
     standing: HashMap<CgroupId, Limits>,
+    /// BFQ schedules it: then its weights are corrected, and nobody is limited.
+    weighted: Option<Weighted<Bfq>>,
 }
 
 /// Credits of all disks.
@@ -196,7 +200,7 @@ impl Credits {
 
     /// Whether any tenant is limited on any disk.
     fn engaged(&self) -> bool {
-        self.disks.iter().any(|disk| disk.credits.engaged())
+        self.disks.iter().any(DiskCredits::engaged)
     }
 
     /// How long the loop may wait for the next turn.
@@ -226,6 +230,9 @@ impl Credits {
         self.why.retain(|(of, _), _| *of != id);
         for disk in &mut self.disks {
             disk.standing.remove(&id);
+            if let Some(weighted) = &mut disk.weighted {
+                weighted.gone(id);
+            }
         }
     }
 
@@ -256,7 +263,7 @@ impl Credits {
 
     /// Has a watchdog watch over what stands, if anything does: without one nothing stays.
     fn keep_guarded(&mut self, config: &Config, store: &KnobStore) -> Result<(), LetGo> {
-        let limits = |knob| !matches!(knob, Knob::MemoryLow);
+        let limits = |knob| !matches!(knob, Knob::MemoryLow | Knob::IoBfqWeightOn(_));
         let stands = !self.watchdog.watches() && store.owned().any(|(_, knob, ..)| limits(knob));
         if stands && !self.watchdog.ready(&config.state_dir) {
             return Err(LetGo::NoWatchdog);
@@ -283,7 +290,7 @@ impl Credits {
             self.disks.iter_mut().map(|d| d.meter.sample(now)).collect();
         // Where contention may begin, it is to be noticed as soon as if no other disk were divided steadily.
         let begins = |(disk, interval): (&DiskCredits, &Option<Interval>)| {
-            !disk.credits.engaged() && interval.is_some_and(|i| i.busy >= BUSY / 2.0)
+            !disk.engaged() && interval.is_some_and(|i| i.busy >= BUSY / 2.0)
         };
         if self.disks.iter().zip(&intervals).any(begins) {
             self.restless = Some(now);
@@ -316,11 +323,41 @@ impl Credits {
         for (disk, interval) in self.disks.iter_mut().zip(&intervals) {
             let Some(interval) = interval else { continue };
             let device = disk.disk.id;
+            if audit {
+                let wanted = config.io.bfq_weights;
+                self.moved
+                    .extend(disk.follow_scheduler(wanted, store.as_deref_mut()));
+            }
             // Of a disk that no tenant waits for, no tenant's use is needed.
-            let waited_for = disk.credits.engaged() || interval.busy >= BUSY;
+            let waited_for = disk.engaged() || interval.busy >= BUSY;
             let users: &[_] = if waited_for { &seen } else { &[] };
             let tenants = seen.iter().map(|(id, _)| *id);
-            let (tree, nodes) = weights(&monitor.cgroups, device, tenants);
+            let line = Knob::IoBfqWeightOn(device);
+            let is_ours = |id| {
+                let store = store.as_deref();
+                store.is_some_and(|store| store.applied(id, line).is_some())
+            };
+            let divided = weights(&monitor.cgroups, device, is_ours, tenants);
+            let (tree, nodes) = &divided;
+            if disk.weighted.is_some() {
+                if audit
+                    && let (Some(store), Some(weighted)) =
+                        (store.as_deref_mut(), &mut disk.weighted)
+                {
+                    weighted.audit(|id| Some(&monitor.cgroups.get(id)?.cgroup), store);
+                }
+                let store = store.as_deref_mut();
+                for (id, part) in
+                    disk.weigh(interval, &divided, users, monitor, store, &mut self.moved)
+                {
+                    let did = self.writers.contains_key(&id);
+                    let io = seen.iter().find(|(seen, _)| *seen == id).map(|(_, io)| io);
+                    if io.is_some_and(|io| io.is_throttled_writer(did)) {
+                        *parts.entry(id).or_default() += part;
+                    }
+                }
+                continue;
+            }
             let observed: Vec<Observed> = users
                 .iter()
                 .filter_map(|(id, io)| {
@@ -342,7 +379,7 @@ impl Credits {
                     })
                 })
                 .collect();
-            let allowances = disk.credits.step(&tree, *interval, &observed);
+            let allowances = disk.credits.step(tree, *interval, &observed);
             trace(&disk.disk, interval, &disk.credits, &observed, &allowances);
             for allowance in &allowances {
                 let id = CgroupId(allowance.id);
@@ -367,6 +404,10 @@ impl Credits {
                 }
                 limit(disk, intents, monitor, store, watchdog, &mut self.moved)?;
             }
+        }
+        // The dirty budgets of writers are limits, whatever divides the disk.
+        if store.is_some() && !parts.is_empty() {
+            self.watchdog.ready(&config.state_dir);
         }
         for (id, part) in parts {
             self.writers.insert(id, (now, part));
@@ -513,23 +554,17 @@ impl Credits {
     fn let_go(&mut self, store: &mut KnobStore, why: LetGo) {
         let why = why.to_string();
         self.write_back_as_usual(store, &why);
-        let mut release = |id, knob| {
-            store.restore(id, knob);
+        for disk in &mut self.disks {
+            self.moved.extend(disk.let_go(store, &why));
+        }
+        for (id, _) in self.highs.drain() {
+            store.restore(id, Knob::MemoryHigh);
             self.moved.push(Moved {
                 id,
-                knob,
+                knob: Knob::MemoryHigh,
                 to: None,
                 why: why.clone(),
             });
-        };
-        for disk in &mut self.disks {
-            for (id, _) in disk.standing.drain() {
-                release(id, Knob::IoMax(disk.disk.id));
-            }
-            disk.credits = CreditLoop::new(Settings::default());
-        }
-        for (id, _) in self.highs.drain() {
-            release(id, Knob::MemoryHigh);
         }
         self.writers.clear();
         self.users.reset();
@@ -566,11 +601,13 @@ fn over(highs: &HashMap<CgroupId, u64>, writers: &HashSet<CgroupId>) -> Vec<Cgro
         .collect()
 }
 
-/// The tree of the weights that count for these tenants on a disk, theirs and those of what they are in, and their nodes. Who
+/// The tree of the weights that count for these tenants on a disk, theirs and those of what they are in, and their nodes. A line of
+/// the disk counts but where it `is_ours`. Who
 /// does nothing has no part: a thousand of them would only cost time.
 fn weights(
     cgroups: &CgroupTree,
     device: DevId,
+    is_ours: impl Fn(CgroupId) -> bool,
     tenants: impl Iterator<Item = CgroupId>,
 ) -> (Tree<Demand>, HashMap<CgroupId, NodeId>) {
     let mut tree = Tree::new();
@@ -586,8 +623,11 @@ fn weights(
         }
         for (id, node) in above.into_iter().rev() {
             let parent = node.parent.and_then(|id| nodes.get(&id).copied());
-            let demand = Demand::unlimited(cgroups.weight_on(node, device).0);
-            nodes.insert(id, tree.push(parent, demand));
+            let (weight, _) = match is_ours(id) {
+                true => cgroups.weight(node),
+                false => cgroups.weight_on(node, device),
+            };
+            nodes.insert(id, tree.push(parent, Demand::unlimited(weight)));
         }
     }
     (tree, nodes)

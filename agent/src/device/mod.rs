@@ -5,6 +5,7 @@
 //! | planner | decides | source |
 //! |---|---|---|
 //! | [`plan_limits`] | `io.max` of tenants on a contended disk | WDT |
+//! | [`weights`] | `io.bfq.weight` of tenants, on a contended disk that BFQ schedules | WDT, residual carry-over |
 //! | [`plan_rooms`] | `memory.high` of writers | Justitia, section III-A |
 
 mod active_set;
@@ -15,8 +16,10 @@ mod active_set;
 pub mod credits;
 mod disk;
 mod disk_sampler;
+mod ours;
 pub mod plan;
 mod tenant_io;
+pub mod weights;
 
 pub use active_set::ActiveSet;
 

@@ -150,6 +150,15 @@ impl Configuration {
                 )
             },
             Self {
+                credits: true,
+                ..agent(
+                    Scheduler::Bfq,
+                    "justitia+bfq+io",
+                    "Justitia with [io] over BFQ",
+                    "justitia run with device bandwidth ([io]) enabled over BFQ, whose weights it corrects (bfq_weights); background writeback starts late.",
+                )
+            },
+            Self {
                 usage: true,
                 ..agent(
                     Scheduler::Bfq,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::law::{Law, Looked, Used};
+use justitia_agent::device::weights::{Law, Looked, Used};
 use justitia_agent::device::{Writer, plan_rooms};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_plant::{Disk, Machine, Memory, Scheduler, TenantSample, Work};

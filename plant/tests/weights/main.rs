@@ -4,8 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
 
 mod controlled;
-mod law;
-mod properties;
 
 use controlled::{Acts, Controlled, all};
 use justitia_plant::{Kind, Memory, Work};

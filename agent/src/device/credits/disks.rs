@@ -1,17 +1,23 @@
 //! The disks that are divided, as they come and go, and as their operator has io.cost share them.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::io::{DevId, io_cost_devices};
 use justitia_kernel::knob::Knob;
-use justitia_share::credit::{CreditLoop, Settings};
+use justitia_share::credit::{CreditLoop, Interval, Settings};
+use justitia_share::{Demand, NodeId, Tree};
 use serde::Serialize;
 
 use super::{Credits, DiskCredits, Moved};
 use crate::device::disk::{Disk, DiskIdentity, NoDisk, block_devices, is_exhausted};
 use crate::device::disk_sampler::{DiskDiscovery, DiskSampler};
+use crate::device::tenant_io::TenantIo;
+use crate::device::weights::{Change, Looked, Used, Weighted};
 use crate::knobs::KnobStore;
+use crate::monitor::Monitor;
 
 #[cfg(test)]
 mod tests;
@@ -82,6 +88,7 @@ impl Credits {
                 self.moved.extend(release(disk.disk.id, store, why));
                 if gone {
                     store.forget_unwritable(Knob::IoMax(disk.disk.id));
+                    store.forget_unwritable(Knob::IoBfqWeightOn(disk.disk.id));
                 }
             }
         }
@@ -99,6 +106,7 @@ impl Credits {
         if known != stayed || stayed != self.disks.len() {
             // The counters of a number are not those of another disk that has it now.
             self.users.reset();
+            self.audited = None;
             self.stir(now);
         }
     }
@@ -118,17 +126,12 @@ impl DiskCredits {
             return None;
         }
         tracing::info!(disk = disk.name, number = %disk.id, "divided while it is contended");
-        if disk.scheduler().as_deref() == Some("bfq") {
-            tracing::info!(
-                disk = disk.name,
-                "BFQ schedules it: its weights go on working, below the credits"
-            );
-        }
         Some(Self {
             disk: disk.clone(),
             meter,
             credits: CreditLoop::new(Settings::default()),
-            standing: std::collections::HashMap::new(),
+            standing: HashMap::new(),
+            weighted: None,
         })
     }
 
@@ -137,13 +140,131 @@ impl DiskCredits {
     }
 }
 
+impl DiskCredits {
+    /// Whether it is divided.
+    pub(super) fn engaged(&self) -> bool {
+        match &self.weighted {
+            Some(weighted) => weighted.engaged(),
+            None => self.credits.engaged(),
+        }
+    }
+
+    /// The weights of a disk that BFQ schedules; returns the parts of who contends.
+    pub(super) fn weigh(
+        &mut self,
+        interval: &Interval,
+        (tree, nodes): &(Tree<Demand>, HashMap<CgroupId, NodeId>),
+        users: &[(CgroupId, TenantIo)],
+        monitor: &Monitor,
+        store: Option<&mut KnobStore>,
+        moved: &mut Vec<Moved>,
+    ) -> Vec<(CgroupId, f64)> {
+        let (device, throughput) = (self.disk.id, self.meter.throughput());
+        let Some(weighted) = &mut self.weighted else {
+            return Vec::new();
+        };
+        let looked = Looked {
+            seconds: interval.seconds,
+            busy: interval.busy,
+            throughput,
+        };
+        let used = users.iter().filter_map(|(id, io)| {
+            let flow = io.flow(device);
+            Some(Used {
+                node: *nodes.get(id)?,
+                bytes: flow.bytes(),
+                written: flow.wbytes,
+                stalled: io.stalled,
+                application: io.application,
+                dirty: io.dirty,
+            })
+        });
+        let used: Vec<Used> = used.collect();
+        let corrected = weighted.step(tree, nodes, looked, &used);
+        tracing::trace!(disk = self.disk.name, ?looked, ?used, ?corrected, "weights");
+        if let Some(store) = store
+            && self.meter.is_present()
+        {
+            let changes = weighted.apply(
+                &corrected,
+                |id| Some(&monitor.cgroups.get(id)?.cgroup),
+                store,
+            );
+            moved.extend(
+                changes
+                    .into_iter()
+                    .map(|change| weight_moved(device, change)),
+            );
+        }
+        let part = |(id, _): &(CgroupId, TenantIo)| {
+            let node = nodes.get(id)?;
+            let one = corrected.iter().find(|one| one.node == *node)?;
+            Some((*id, one.part))
+        };
+        users.iter().filter_map(part).collect()
+    }
+
+    /// Has BFQ's weights corrected where that is `wanted` and BFQ schedules the disk; begins anew where that has changed.
+    pub(super) fn follow_scheduler(
+        &mut self,
+        wanted: bool,
+        store: Option<&mut KnobStore>,
+    ) -> Vec<Moved> {
+        let bfq = wanted && self.disk.scheduler().as_deref() == Some("bfq");
+        if bfq == self.weighted.is_some() {
+            return Vec::new();
+        }
+        tracing::info!(
+            disk = self.disk.name,
+            bfq,
+            "divided by BFQ's weights, corrected, or by limits"
+        );
+        let moved = store.map(|store| self.let_go(store, "the disk is divided in another way"));
+        self.weighted = bfq.then(|| Weighted::new(self.disk.id));
+        moved.unwrap_or_default()
+    }
+
+    /// Gives everything back, and begins anew.
+    pub(super) fn let_go(&mut self, store: &mut KnobStore, why: &str) -> Vec<Moved> {
+        let device = self.disk.id;
+        let changes = match &mut self.weighted {
+            Some(weighted) => weighted.let_go(store, why),
+            None => Vec::new(),
+        };
+        let mut moved: Vec<Moved> = changes
+            .into_iter()
+            .map(|change| weight_moved(device, change))
+            .collect();
+        for (id, _) in self.standing.drain() {
+            store.restore(id, Knob::IoMax(device));
+            moved.push(Moved {
+                id,
+                knob: Knob::IoMax(device),
+                to: None,
+                why: why.to_owned(),
+            });
+        }
+        self.credits = CreditLoop::new(Settings::default());
+        moved
+    }
+}
+
+fn weight_moved(device: DevId, change: Change) -> Moved {
+    Moved {
+        id: change.id,
+        knob: Knob::IoBfqWeightOn(device),
+        to: change.to,
+        why: change.why,
+    }
+}
+
 /// Gives back every limit on a disk. The kernel has dropped those of one that is gone.
 fn release(device: DevId, store: &mut KnobStore, why: &str) -> Vec<Moved> {
-    let knob = Knob::IoMax(device);
-    let held = store.owned().filter(|(_, held, _, _)| *held == knob);
-    let held: Vec<_> = held.map(|(id, ..)| id).collect();
+    let ours = [Knob::IoMax(device), Knob::IoBfqWeightOn(device)];
+    let held = store.owned().filter(|(_, held, _, _)| ours.contains(held));
+    let held: Vec<_> = held.map(|(id, knob, ..)| (id, knob)).collect();
     let mut moved = Vec::new();
-    for id in held {
+    for (id, knob) in held {
         store.restore(id, knob);
         moved.push(Moved {
             id,

@@ -5,15 +5,16 @@ use std::path::Path;
 use std::time::Instant;
 
 use justitia_api::escape;
-use justitia_kernel::cgroup::{Cgroup, CgroupId};
+use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::io::DevId;
-use justitia_kernel::knob::{Knob, read_raw};
+use justitia_kernel::knob::Knob;
 use justitia_share::credit::Limits;
 
 use super::{DiskCredits, Moved};
+use crate::device::ours::told;
 use crate::device::plan::{LimitIntent, io_max};
 use crate::knobs::watchdog::{LEASE_EXPIRY, Watchdog};
-use crate::knobs::{KnobStore, KnobStoreError, WriteOutcome};
+use crate::knobs::{KnobStore, WriteOutcome};
 use crate::monitor::Monitor;
 
 /// By less than this part limits move all the time, by chance.
@@ -21,33 +22,6 @@ const LITTLE: f64 = 0.4;
 
 pub(super) fn unlimited(device: DevId) -> String {
     io_max(device, &Limits::default())
-}
-
-/// Whether a knob may be written: it does not hold another writer's value.
-pub(super) fn ours_to_write(
-    store: &mut KnobStore,
-    cgroup: &Cgroup,
-    knob: Knob,
-    nothing: &str,
-) -> bool {
-    let id = cgroup.id();
-    if !store.may_write(id, knob) {
-        return false;
-    }
-    if store.applied(id, knob).is_some() {
-        return true;
-    }
-    match read_raw(cgroup, knob) {
-        Ok(found) if found == nothing => true,
-        Ok(found) => {
-            let tenant = escape::encode(cgroup.path().as_os_str());
-            tracing::info!(tenant, %knob, found, "set by its operator: it is theirs");
-            store.mark_external(id, knob, &found);
-            false
-        }
-        // No io controller there.
-        Err(_) => false,
-    }
 }
 
 /// Cedes the limits of a disk that another writer has written, and forgets those that are gone.
@@ -132,34 +106,6 @@ pub(super) fn limit(
         }
     }
     Ok(())
-}
-
-/// Whether the value stands; otherwise nothing of ours does, and why is said.
-pub(super) fn told(
-    cgroup: &Cgroup,
-    knob: Knob,
-    written: Result<WriteOutcome, KnobStoreError>,
-    store: &KnobStore,
-) -> bool {
-    let tenant = escape::encode(cgroup.path().as_os_str());
-    match written {
-        Ok(WriteOutcome::Written | WriteOutcome::Unchanged | WriteOutcome::Reapplied { .. }) => {
-            true
-        }
-        Ok(WriteOutcome::External { applied, found, by }) => {
-            tracing::warn!(tenant, %knob, applied, found, by, "external: another writer has set it");
-            false
-        }
-        Ok(WriteOutcome::Gone | WriteOutcome::GivenUp | WriteOutcome::Deferred) => false,
-        Err(error) if store.may_write(cgroup.id(), knob) => {
-            tracing::debug!(tenant, %knob, %error, "could not be set; it is tried again");
-            false
-        }
-        Err(error) => {
-            tracing::warn!(tenant, %knob, %error, "given up: it could not be set");
-            false
-        }
-    }
 }
 
 // The watchdog of the limits, started when there are any.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use justitia_kernel::io::DevId;
+use justitia_share::credit::Settings;
 
 use super::*;
 use crate::device::disk::DiskIdentity;
@@ -92,16 +93,20 @@ fn a_weight_of_one_device_counts_on_it() {
     let mut cgroups = CgroupTree::new(&fs, false, MemorySampler::new);
     let mut changes = Changes::default();
     cgroups.rescan(&[], Instant::now(), &mut changes);
-    for (device, expected) in [("8:0", [400, 200]), ("8:16", [100, 200])] {
-        let tenants = changes.added.iter().copied();
-        let (tree, nodes) = weights(&cgroups, device.parse().unwrap(), tenants);
+    for (device, ours, expected) in [
+        ("8:0", false, [400, 200]),
+        ("8:16", false, [100, 200]),
+        ("8:0", true, [100, 200]),
+    ] {
+        let (device, tenants) = (device.parse().unwrap(), changes.added.iter().copied());
+        let (tree, nodes) = weights(&cgroups, device, |_| ours, tenants);
         let found = ["a", "b"].map(|name| {
             let mut nodes = nodes.iter();
             let is_it = |id: CgroupId| cgroups.get(id).unwrap().cgroup.path() == Path::new(name);
             let (_, node) = nodes.find(|(id, _)| is_it(**id)).unwrap();
             tree[*node].weight.get()
         });
-        assert_eq!(found, expected, "{device}");
+        assert_eq!(found, expected, "{device}, ours: {ours}");
     }
 }
 
@@ -128,6 +133,7 @@ fn limited(dir: &Path, silent: Duration) -> (Credits, KnobStore, Cgroup) {
         meter: DiskSampler::new(dir),
         credits: CreditLoop::new(Settings::default()),
         standing: HashMap::from([(cgroup.id(), limits)]),
+        weighted: None,
         disk: Disk {
             id: device,
             name: "sda".to_owned(),

@@ -39,53 +39,53 @@ const CARRIED: f64 = 10.0;
 /// What was learnt of a node that does not contend any more is forgotten within about so many seconds.
 const FORGOTTEN: f64 = 20.0;
 /// A weight is corrected by at most this factor, up or down.
-pub(crate) const MOST_CORRECTION: f64 = 8.0;
+pub const MOST_CORRECTION: f64 = 8.0;
 /// A weight that would move by less than this part stays.
 const DEADBAND: f64 = 0.08;
 
 /// An interval, as the disk saw it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Looked {
+pub struct Looked {
     /// Its length, seconds.
-    pub(crate) seconds: f64,
+    pub seconds: f64,
     /// The part of it in which the disk had requests, 0 to 1.
-    pub(crate) busy: f64,
+    pub busy: f64,
     /// What it read and wrote, bytes per second.
-    pub(crate) throughput: f64,
+    pub throughput: f64,
 }
 
 /// A tenant's interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Used {
+pub struct Used {
     /// Its node in the tree, a leaf.
-    pub(crate) node: NodeId,
+    pub node: NodeId,
     /// What it transferred to and from the disk, bytes per second.
-    pub(crate) bytes: f64,
+    pub bytes: f64,
     /// What of that was written.
-    pub(crate) written: f64,
+    pub written: f64,
     /// The part of the interval in which any of its tasks waited for I/O or for room for dirty pages, 0 to 1.
-    pub(crate) stalled: f64,
+    pub stalled: f64,
     /// What its applications read and wrote, bytes per second, cached or not.
-    pub(crate) application: f64,
+    pub application: f64,
     /// Its dirty pages and those under writeback, bytes.
-    pub(crate) dirty: u64,
+    pub dirty: u64,
 }
 
 /// The weight of a node that contends with siblings, and why.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Corrected {
+pub struct Corrected {
     /// Which node.
-    pub(crate) node: NodeId,
+    pub node: NodeId,
     /// Its weight on the disk.
-    pub(crate) weight: u64,
+    pub weight: u64,
     /// The factor by which what its applications got has corrected it.
-    pub(crate) correction: f64,
+    pub correction: f64,
     /// What its applications got lately, of what those of all siblings that contend got, 0 to 1.
-    pub(crate) got: f64,
+    pub got: f64,
     /// The same by weight.
-    pub(crate) target: f64,
+    pub target: f64,
     /// Its part of the disk by the corrected weights, among all who contend.
-    pub(crate) part: f64,
+    pub part: f64,
 }
 
 /// What is known of a node.
@@ -116,7 +116,7 @@ struct Sum {
 
 /// The law of one disk.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Law {
+pub struct Law {
     nodes: HashMap<u64, State>,
     /// For how long there has been contention, seconds.
     contended: f64,
@@ -125,13 +125,13 @@ pub(crate) struct Law {
 impl Law {
     /// Whether weights are corrected.
     #[must_use]
-    pub(crate) fn engaged(&self) -> bool {
+    pub fn engaged(&self) -> bool {
         self.contended >= ENGAGE_AFTER
     }
 
     /// Takes in an interval; returns the weights of all nodes that contend with a sibling. The tree has the weights by which
     /// the disk is divided; `ids` names its nodes, the same ones the same in every interval. No weight exceeds `most`.
-    pub(crate) fn step(
+    pub fn step(
         &mut self,
         tree: &Tree<Demand>,
         ids: &[u64],
@@ -387,3 +387,6 @@ fn shares(tree: &Tree<Demand>, used: &[Used]) -> Vec<f64> {
     }
     shares
 }
+
+#[cfg(test)]
+mod tests;

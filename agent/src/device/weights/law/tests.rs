@@ -1,8 +1,7 @@
 //! What holds for any sequence of samples.
 
-use crate::law::{Corrected, Law, Looked, MOST_CORRECTION, Used};
-use justitia_share::num::to_f64;
-use justitia_share::{Demand, NodeId, Tree, Weight};
+use super::*;
+use justitia_share::Weight;
 use proptest::prelude::*;
 
 const MOST: u64 = 1000;

@@ -1,0 +1,62 @@
+//! Whether a knob of a tenant is ours to write, and whether a write of it stands.
+
+use justitia_api::escape;
+use justitia_kernel::cgroup::Cgroup;
+use justitia_kernel::knob::{Knob, read_raw};
+
+use crate::knobs::{KnobStore, KnobStoreError, WriteOutcome};
+
+/// Whether a knob may be written: it does not hold another writer's value.
+pub(super) fn ours_to_write(
+    store: &mut KnobStore,
+    cgroup: &Cgroup,
+    knob: Knob,
+    nothing: &str,
+) -> bool {
+    let id = cgroup.id();
+    if !store.may_write(id, knob) {
+        return false;
+    }
+    if store.applied(id, knob).is_some() {
+        return true;
+    }
+    match read_raw(cgroup, knob) {
+        Ok(found) if found == nothing => true,
+        Ok(found) => {
+            let tenant = escape::encode(cgroup.path().as_os_str());
+            tracing::info!(tenant, %knob, found, "set by its operator: it is theirs");
+            store.mark_external(id, knob, &found);
+            false
+        }
+        // No io controller there.
+        Err(_) => false,
+    }
+}
+
+/// Whether the value stands; otherwise nothing of ours does, and why is said.
+pub(super) fn told(
+    cgroup: &Cgroup,
+    knob: Knob,
+    written: Result<WriteOutcome, KnobStoreError>,
+    store: &KnobStore,
+) -> bool {
+    let tenant = escape::encode(cgroup.path().as_os_str());
+    match written {
+        Ok(WriteOutcome::Written | WriteOutcome::Unchanged | WriteOutcome::Reapplied { .. }) => {
+            true
+        }
+        Ok(WriteOutcome::External { applied, found, by }) => {
+            tracing::warn!(tenant, %knob, applied, found, by, "external: another writer has set it");
+            false
+        }
+        Ok(WriteOutcome::Gone | WriteOutcome::GivenUp | WriteOutcome::Deferred) => false,
+        Err(error) if store.may_write(cgroup.id(), knob) => {
+            tracing::debug!(tenant, %knob, %error, "could not be set; it is tried again");
+            false
+        }
+        Err(error) => {
+            tracing::warn!(tenant, %knob, %error, "given up: it could not be set");
+            false
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The weights of one disk: decided by the law, written through the knob store.
+
+use std::collections::HashMap;
+use std::marker::PhantomData;
+
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
+use justitia_kernel::io::DevId;
+use justitia_kernel::knob::{Knob, read_raw};
+use justitia_share::{Demand, NodeId, Tree};
+
+use super::actuator::Actuator;
+use super::law::{Corrected, Law, Looked, Used};
+use crate::device::ours::{ours_to_write, told};
+use crate::knobs::{KnobStore, WriteOutcome};
+
+/// A weight that has moved, or has been given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Whose.
+    pub id: CgroupId,
+    /// What stands there now; `None` for what stood there before us.
+    pub to: Option<String>,
+    /// The facts behind it.
+    pub why: String,
+}
+
+/// Why weights are given back.
+const OVER: &str = "it does not contend for the disk any more: its own weight counts again";
+
+/// A disk whose scheduler goes by weights.
+#[derive(Debug)]
+pub struct Weighted<A> {
+    device: DevId,
+    law: Law,
+    /// The cgroups of the last interval's tree, by node.
+    ids: Vec<CgroupId>,
+    standing: HashMap<CgroupId, u64>,
+    actuator: PhantomData<A>,
+}
+
+impl<A: Actuator> Weighted<A> {
+    /// A disk of which nothing is known yet.
+    #[must_use]
+    pub fn new(device: DevId) -> Self {
+        Self {
+            device,
+            law: Law::default(),
+            ids: Vec::new(),
+            standing: HashMap::new(),
+            actuator: PhantomData,
+        }
+    }
+
+    /// Whether weights are corrected.
+    #[must_use]
+    pub fn engaged(&self) -> bool {
+        self.law.engaged()
+    }
+
+    /// A cgroup is gone.
+    pub fn gone(&mut self, id: CgroupId) {
+        self.standing.remove(&id);
+    }
+
+    /// Takes in an interval; returns the weights of all who contend. `nodes` has each cgroup's node in the tree.
+    pub fn step(
+        &mut self,
+        tree: &Tree<Demand>,
+        nodes: &HashMap<CgroupId, NodeId>,
+        looked: Looked,
+        used: &[Used],
+    ) -> Vec<Corrected> {
+        self.ids = vec![CgroupId(0); tree.len()];
+        for (id, node) in nodes {
+            if let Some(of) = self.ids.get_mut(node.index()) {
+                *of = *id;
+            }
+        }
+        let ids: Vec<u64> = self.ids.iter().map(|id| id.0).collect();
+        self.law.step(tree, &ids, looked, used, A::MOST)
+    }
+
+    /// Moves the weights to where the last interval has them. `find` says where a cgroup is, if it is there yet.
+    pub fn apply<'a>(
+        &mut self,
+        corrected: &[Corrected],
+        find: impl Fn(CgroupId) -> Option<&'a Cgroup>,
+        store: &mut KnobStore,
+    ) -> Vec<Change> {
+        let knob = A::knob(self.device);
+        let mut changes = Vec::new();
+        let contends = |id: &CgroupId| corrected.iter().any(|c| self.ids[c.node.index()] == *id);
+        let standing = self.standing.keys().copied();
+        let over: Vec<CgroupId> = standing.filter(|id| !contends(id)).collect();
+        for id in over {
+            changes.push(self.give_back(id, store, OVER));
+        }
+        for one in corrected {
+            let id = self.ids[one.node.index()];
+            let Some(cgroup) = find(id) else {
+                continue;
+            };
+            if self.standing.get(&id) == Some(&one.weight)
+                || !ours_to_write(store, cgroup, knob, &knob.default_value())
+            {
+                continue;
+            }
+            let value = A::value(self.device, one.weight);
+            let written = hold(store, cgroup, knob, &value);
+            if told(cgroup, knob, written, store) {
+                self.standing.insert(id, one.weight);
+                changes.push(Change {
+                    id,
+                    to: Some(value),
+                    why: one.to_string(),
+                });
+            } else {
+                self.standing.remove(&id);
+            }
+        }
+        changes
+    }
+
+    /// Looks whether the lines still stand. Whoever writes a cgroup's own weight removes them all: that is a new weight, and
+    /// not a decision about ours. Whoever writes another line has decided.
+    pub fn audit<'a>(
+        &mut self,
+        find: impl Fn(CgroupId) -> Option<&'a Cgroup>,
+        store: &mut KnobStore,
+    ) {
+        let knob = A::knob(self.device);
+        let ids: Vec<CgroupId> = self.standing.keys().copied().collect();
+        for id in ids {
+            let removed = find(id).is_some_and(|cgroup| removed(cgroup, knob));
+            if removed {
+                store.restore(id, knob);
+                self.standing.remove(&id);
+                continue;
+            }
+            match store.audit(id, knob) {
+                Ok(None | Some(WriteOutcome::Reapplied { .. })) => {}
+                Ok(Some(WriteOutcome::External { by, .. })) => {
+                    tracing::warn!(cgroup = id.0, %knob, by, "external: another writer has set it");
+                    self.standing.remove(&id);
+                }
+                Ok(Some(_)) => {
+                    self.standing.remove(&id);
+                }
+                Err(error) => {
+                    tracing::warn!(cgroup = id.0, %knob, %error, "its weight is not corrected for now");
+                    self.standing.remove(&id);
+                }
+            }
+        }
+    }
+
+    /// Gives every weight back, and begins anew.
+    pub fn let_go(&mut self, store: &mut KnobStore, why: &str) -> Vec<Change> {
+        let ids: Vec<CgroupId> = self.standing.keys().copied().collect();
+        let changes = ids.into_iter().map(|id| self.give_back(id, store, why));
+        let changes = changes.collect();
+        self.law = Law::default();
+        changes
+    }
+
+    fn give_back(&mut self, id: CgroupId, store: &mut KnobStore, why: &str) -> Change {
+        self.standing.remove(&id);
+        store.restore(id, A::knob(self.device));
+        Change {
+            id,
+            to: None,
+            why: why.to_owned(),
+        }
+    }
+}
+
+/// Whether a line of ours is there no more.
+fn removed(cgroup: &Cgroup, knob: Knob) -> bool {
+    read_raw(cgroup, knob).is_ok_and(|found| knob.is_default(&found))
+}
+
+/// As [`KnobStore::hold`], where a line that was removed is written again.
+fn hold(
+    store: &mut KnobStore,
+    cgroup: &Cgroup,
+    knob: Knob,
+    value: &str,
+) -> Result<WriteOutcome, crate::knobs::KnobStoreError> {
+    let ours = store.applied(cgroup.id(), knob).is_some();
+    if ours && removed(cgroup, knob) {
+        store.restore(cgroup.id(), knob);
+    }
+    store.hold(cgroup, knob, value)
+}
+
+impl std::fmt::Display for Corrected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "siblings contend for the disk, which its scheduler divides by weight; by weight {:.1} % of what their applications \
+             get are its applications', lately they got {:.1} %; so its weight there is {}, its own times the correction of {:.2}",
+            self.target * 100.0,
+            self.got * 100.0,
+            self.weight,
+            self.correction,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;
