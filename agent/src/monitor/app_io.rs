@@ -7,8 +7,6 @@ use justitia_kernel::capabilities::State;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::probes::{CURVE_BYTES, Counters, IoProbes, Limits, ProbeSample, SharedInode};
 use justitia_kernel::psi::PsiResource;
-use rustix::process::setpriority_process;
-use rustix::thread::gettid;
 
 use super::cpu_budget::thread_cpu;
 use super::rate_window::{RateWindows, WindowStats, bytes};
@@ -25,8 +23,6 @@ const PSI_PERIOD: Duration = Duration::from_secs(1);
 const PSI_ALL: u64 = 4;
 /// The fraction of one CPU that reading the probes may take. Where it takes more, they are read less often.
 const MAX_CPU: f64 = 0.005;
-/// The nice value of the thread that attaches the probes: a tenth of the processor that it shares with another busy thread.
-const ATTACH_NICE: i32 = 10;
 /// Why nothing is known of what applications get, until the probes are attached.
 const ATTACHING: &str = "the probes are being attached";
 
@@ -82,14 +78,7 @@ impl AppIoMonitor {
     #[must_use]
     pub fn attach_meanwhile(limits: &Limits) -> Self {
         let limits = *limits;
-        Self::meanwhile(move || {
-            // A thread's, on Linux. At its own priority it keeps the loop that answers shortages from a processor.
-            let lowered = setpriority_process(Some(gettid()), ATTACH_NICE);
-            if let Err(error) = lowered {
-                tracing::debug!(%error, "probes are attached at the priority of the agent");
-            }
-            Self::attach(&limits)
-        })
+        Self::meanwhile(move || Self::attach(&limits))
     }
 
     /// The monitor that `attach` makes, once it has made it.
