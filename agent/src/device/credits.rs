@@ -9,6 +9,7 @@ mod disks;
 mod fresh;
 mod knobs;
 mod late;
+mod tree;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -17,16 +18,15 @@ use std::time::{Duration, Instant};
 use justitia_api::escape;
 use justitia_kernel::capabilities::IO_MAX_WITHOUT_INVERSION;
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
-use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
 use justitia_kernel::release::{KernelVersion, release};
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed};
-use justitia_share::{Demand, NodeId, Tree};
 
 use self::disks::Following;
 use self::fresh::Fresh;
 use self::knobs::{Guarded, LetGo, far, limit, unlimited, yield_foreign};
 use self::late::Late;
+use self::tree::{Divided, weights};
 use super::active_set::ActiveSet;
 use super::disk::Disk;
 use super::disk_sampler::DiskSampler;
@@ -38,7 +38,6 @@ use crate::config::Config;
 use crate::knobs::KnobStore;
 use crate::knobs::watchdog::Watchdog;
 use crate::monitor::Monitor;
-use crate::page_cache::CgroupTree;
 
 pub use self::disks::{DiskSupport, disk_support};
 
@@ -331,78 +330,58 @@ impl Credits {
             // Of a disk that no tenant waits for, no tenant's use is needed.
             let waited_for = disk.engaged() || interval.busy >= BUSY;
             let users: &[_] = if waited_for { &seen } else { &[] };
-            let tenants = seen.iter().map(|(id, _)| *id);
+            // A tree costs time; the law of weights forgets whoever is not in it.
+            let here: &[_] = if disk.weighted.is_some() {
+                &seen
+            } else {
+                users
+            };
+            let tenants = here.iter().map(|(id, _)| *id);
             let line = Knob::IoBfqWeightOn(device);
             let is_ours = |id| {
                 let store = store.as_deref();
                 store.is_some_and(|store| store.applied(id, line).is_some())
             };
             let divided = weights(&monitor.cgroups, device, is_ours, tenants);
-            let (tree, nodes) = &divided;
-            if disk.weighted.is_some() {
-                if audit
-                    && let (Some(store), Some(weighted)) =
-                        (store.as_deref_mut(), &mut disk.weighted)
-                {
+            let contending: Vec<(CgroupId, f64)> = if let Some(weighted) = &mut disk.weighted {
+                if audit && let Some(store) = store.as_deref_mut() {
                     weighted.audit(|id| Some(&monitor.cgroups.get(id)?.cgroup), store);
                 }
                 let store = store.as_deref_mut();
-                for (id, part) in
-                    disk.weigh(interval, &divided, users, monitor, store, &mut self.moved)
+                disk.weigh(interval, &divided, users, monitor, store, &mut self.moved)
+            } else {
+                let allowances = allow(
+                    disk,
+                    interval,
+                    &divided,
+                    users,
+                    monitor,
+                    store.as_deref_mut(),
+                );
+                // One that has gone since it was measured may have left its number to another.
+                if let Some(store) = store.as_deref_mut()
+                    && disk.meter.is_present()
+                    && (allowances.is_empty() || self.watchdog.ready(&config.state_dir))
                 {
-                    let did = self.writers.contains_key(&id);
-                    let io = seen.iter().find(|(seen, _)| *seen == id).map(|(_, io)| io);
-                    if io.is_some_and(|io| io.is_throttled_writer(did)) {
-                        *parts.entry(id).or_default() += part;
+                    let watchdog = &self.watchdog;
+                    if audit {
+                        yield_foreign(disk, store, watchdog)?;
                     }
+                    let intents = plan_limits(disk.disk.id, &allowances, &disk.standing);
+                    if intents.iter().any(|intent| far(intent, &disk.standing)) {
+                        self.restless = Some(now);
+                    }
+                    limit(disk, intents, monitor, store, watchdog, &mut self.moved)?;
                 }
-                continue;
-            }
-            let observed: Vec<Observed> = users
-                .iter()
-                .filter_map(|(id, io)| {
-                    let cgroup = &monitor.cgroups.get(*id)?.cgroup;
-                    let limitable = store.as_deref_mut().is_some_and(|store| {
-                        ours_to_write(store, cgroup, Knob::IoMax(device), &unlimited(device))
-                    });
-                    Some(Observed {
-                        id: id.0,
-                        node: *nodes.get(id)?,
-                        flow: io.flow(device),
-                        stalled: io.stalled,
-                        application: Some(io.application),
-                        written: io.written,
-                        reached: io.device_write_rate(),
-                        dirty: io.dirty,
-                        writeback: io.writeback,
-                        limitable,
-                    })
-                })
-                .collect();
-            let allowances = disk.credits.step(tree, *interval, &observed);
-            trace(&disk.disk, interval, &disk.credits, &observed, &allowances);
-            for allowance in &allowances {
-                let id = CgroupId(allowance.id);
+                let parts = allowances.iter().map(|a| (CgroupId(a.id), a.part));
+                parts.collect()
+            };
+            for (id, part) in contending {
                 let io = seen.iter().find(|(seen, _)| *seen == id).map(|(_, io)| io);
                 let did = self.writers.contains_key(&id);
                 if io.is_some_and(|io| io.is_throttled_writer(did)) {
-                    *parts.entry(id).or_default() += allowance.part;
+                    *parts.entry(id).or_default() += part;
                 }
-            }
-            // One that has gone since it was measured may have left its number to another.
-            if let Some(store) = store.as_deref_mut()
-                && disk.meter.is_present()
-                && (allowances.is_empty() || self.watchdog.ready(&config.state_dir))
-            {
-                let watchdog = &self.watchdog;
-                if audit {
-                    yield_foreign(disk, store, watchdog)?;
-                }
-                let intents = plan_limits(disk.disk.id, &allowances, &disk.standing);
-                if intents.iter().any(|intent| far(intent, &disk.standing)) {
-                    self.restless = Some(now);
-                }
-                limit(disk, intents, monitor, store, watchdog, &mut self.moved)?;
             }
         }
         // The dirty budgets of writers are limits, whatever divides the disk.
@@ -601,38 +580,6 @@ fn over(highs: &HashMap<CgroupId, u64>, writers: &HashSet<CgroupId>) -> Vec<Cgro
         .collect()
 }
 
-/// The tree of the weights that count for these tenants on a disk, theirs and those of what they are in, and their nodes. A line of
-/// the disk counts but where it `is_ours`. Who
-/// does nothing has no part: a thousand of them would only cost time.
-fn weights(
-    cgroups: &CgroupTree,
-    device: DevId,
-    is_ours: impl Fn(CgroupId) -> bool,
-    tenants: impl Iterator<Item = CgroupId>,
-) -> (Tree<Demand>, HashMap<CgroupId, NodeId>) {
-    let mut tree = Tree::new();
-    let mut nodes = HashMap::new();
-    for tenant in tenants {
-        let mut above = Vec::new();
-        let mut next = Some(tenant);
-        while let Some(id) = next.filter(|id| !nodes.contains_key(id))
-            && let Some(node) = cgroups.get(id)
-        {
-            above.push((id, node));
-            next = node.parent;
-        }
-        for (id, node) in above.into_iter().rev() {
-            let parent = node.parent.and_then(|id| nodes.get(&id).copied());
-            let (weight, _) = match is_ours(id) {
-                true => cgroups.weight(node),
-                false => cgroups.weight_on(node, device),
-            };
-            nodes.insert(id, tree.push(parent, Demand::unlimited(weight)));
-        }
-    }
-    (tree, nodes)
-}
-
 /// Whether limits are safe on this kernel.
 fn allowed_on(release: &str) -> Result<(), String> {
     if KernelVersion::parse(release).is_some_and(|found| found >= IO_MAX_WITHOUT_INVERSION) {
@@ -642,6 +589,40 @@ fn allowed_on(release: &str) -> Result<(), String> {
         "Device bandwidth: expected kernel {IO_MAX_WITHOUT_INVERSION} or later, found {release}: before, metadata of \
          others waits behind a limited writer's data on a shared file system"
     ))
+}
+
+/// What everyone who contends for a disk may have of it, by the law of limits.
+fn allow(
+    disk: &mut DiskCredits,
+    interval: &Interval,
+    (tree, nodes): &Divided,
+    users: &[(CgroupId, TenantIo)],
+    monitor: &Monitor,
+    mut store: Option<&mut KnobStore>,
+) -> Vec<Allowance> {
+    let device = disk.disk.id;
+    let observed = users.iter().filter_map(|(id, io)| {
+        let cgroup = &monitor.cgroups.get(*id)?.cgroup;
+        let limitable = store.as_deref_mut().is_some_and(|store| {
+            ours_to_write(store, cgroup, Knob::IoMax(device), &unlimited(device))
+        });
+        Some(Observed {
+            id: id.0,
+            node: *nodes.get(id)?,
+            flow: io.flow(device),
+            stalled: io.stalled,
+            application: Some(io.application),
+            written: io.written,
+            reached: io.device_write_rate(),
+            dirty: io.dirty,
+            writeback: io.writeback,
+            limitable,
+        })
+    });
+    let observed: Vec<Observed> = observed.collect();
+    let allowances = disk.credits.step(tree, *interval, &observed);
+    trace(&disk.disk, interval, &disk.credits, &observed, &allowances);
+    allowances
 }
 
 fn trace(

@@ -337,24 +337,24 @@ fn containers_keep_their_names_and_weights_over_a_reload() {
     no_file_was_missed(&debian);
 }
 
+/// Names and weights are told, and written back, over reloads.
+fn they_do_so(debian: &Debian) {
+    debian.ok("/root/deb systemctl start justitia");
+    names_and_weights_stay(debian);
+    weights_are_written_back(debian);
+    no_file_was_missed(debian);
+}
+
 #[test]
 #[ignore = "minutes under emulation: make test-runtimes"]
 fn they_do_so_on_debian_13() {
-    let debian = installed(boot(TRIXIE), SYSTEMD);
-    debian.ok("/root/deb systemctl start justitia");
-    names_and_weights_stay(&debian);
-    weights_are_written_back(&debian);
-    no_file_was_missed(&debian);
+    they_do_so(&installed(boot(TRIXIE), SYSTEMD));
 }
 
 #[test]
 #[ignore = "minutes under emulation: make test-runtimes"]
 fn they_do_so_without_bfq() {
-    let debian = installed(boot_without_bfq(BOOKWORM), SYSTEMD);
-    debian.ok("/root/deb systemctl start justitia");
-    names_and_weights_stay(&debian);
-    weights_are_written_back(&debian);
-    no_file_was_missed(&debian);
+    they_do_so(&installed(boot_without_bfq(BOOKWORM), SYSTEMD));
 }
 
 #[test]

@@ -8,9 +8,9 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::io::{DevId, io_cost_devices};
 use justitia_kernel::knob::Knob;
 use justitia_share::credit::{CreditLoop, Interval, Settings};
-use justitia_share::{Demand, NodeId, Tree};
 use serde::Serialize;
 
+use super::tree::Divided;
 use super::{Credits, DiskCredits, Moved};
 use crate::device::disk::{Disk, DiskIdentity, NoDisk, block_devices, is_exhausted};
 use crate::device::disk_sampler::{DiskDiscovery, DiskSampler};
@@ -153,7 +153,7 @@ impl DiskCredits {
     pub(super) fn weigh(
         &mut self,
         interval: &Interval,
-        (tree, nodes): &(Tree<Demand>, HashMap<CgroupId, NodeId>),
+        (tree, nodes): &Divided,
         users: &[(CgroupId, TenantIo)],
         monitor: &Monitor,
         store: Option<&mut KnobStore>,

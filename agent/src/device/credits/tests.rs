@@ -10,7 +10,7 @@ use crate::device::disk::DiskIdentity;
 use crate::device::plan::{LimitIntent, LimitReason, io_max};
 use crate::knobs::WriteOutcome;
 use crate::knobs::watchdog::LEASE_EXPIRY;
-use crate::page_cache::MemorySampler;
+use crate::page_cache::{CgroupTree, MemorySampler};
 use justitia_cgroup_tree::Changes;
 
 #[test]
