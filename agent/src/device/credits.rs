@@ -330,7 +330,7 @@ impl Credits {
             // Of a disk that no tenant waits for, no tenant's use is needed.
             let waited_for = disk.engaged() || interval.busy >= BUSY;
             let users: &[_] = if waited_for { &seen } else { &[] };
-            // A tree costs time; the law of weights forgets whoever is not in it.
+            // A tree costs time; the law of weights forgets a tenant that is not in it.
             let here: &[_] = if disk.weighted.is_some() {
                 &seen
             } else {

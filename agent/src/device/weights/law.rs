@@ -16,8 +16,8 @@ use justitia_share::{Demand, NodeId, Tree};
 
 /// A tenant whose tasks wait for this part of the time waits.
 const STALLED: f64 = 0.3;
-/// So does one that uses this part of its share of a busy disk: PSI does not see who waits for asynchronous I/O. Whoever is
-/// taken for one though it wants no more keeps nothing from the others.
+/// So does one that uses this part of its share of a busy disk: PSI does not show that a tenant waits for asynchronous I/O. A tenant
+/// that is taken for one that waits, and wants no more, keeps nothing from the others.
 const USED_UP: f64 = 0.5;
 /// Who has waited in the last so many seconds contends.
 const LATELY: f64 = 2.0;

@@ -121,8 +121,8 @@ impl<A: Actuator> Weighted<A> {
         changes
     }
 
-    /// Looks whether the lines still stand. Whoever writes a cgroup's own weight removes them all: that is a new weight, and
-    /// not a decision about ours. Whoever writes another line has decided.
+    /// Looks whether the lines still stand. A write of a cgroup's own weight removes all lines: it is a new weight, and no decision
+    /// about ours. A write of another line is one.
     pub fn audit<'a>(
         &mut self,
         find: impl Fn(CgroupId) -> Option<&'a Cgroup>,
