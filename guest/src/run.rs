@@ -55,7 +55,8 @@ pub fn run(options: &Options, report: impl FnMut(&Status)) -> Result<(), GuestEr
     }
     let fs = CgroupFs::discover()?;
     let socket = options.agent_socket.clone();
-    let memory = memory::start(fs.root().clone(), socket, Arc::clone(&stop));
+    let rules = options.rules.clone();
+    let memory = memory::start(fs.clone(), rules, socket, Arc::clone(&stop));
     let memory = memory.map_err(GuestError::Thread)?;
     let mut done = offer(options, &fs, &stop, report);
     if let Err(error) = &done

@@ -3,7 +3,8 @@
 #![no_main]
 
 use justitia_guest_protocol::memory::{
-    Answer, BLOCK, Body, ErrorText, Lines, MAX_DISKS, MAX_LINE, encode, is_sampled,
+    Answer, BLOCK, Body, ErrorText, Lines, MAX_DISKS, MAX_LINE, MAX_TENANTS, MAX_WEIGHT, TenantName,
+    encode, is_sampled,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -33,6 +34,15 @@ fuzz_target!(|data: &[u8]| {
                             assert!(blocks.iter().all(|at| {
                                 *at < disk.size / BLOCK && is_sampled(*at, cached.seed(), cached.shift())
                             }));
+                        }
+                    }
+                    if let Body::Tenants(tenants) = &answer.body {
+                        assert!(tenants.list().len() <= MAX_TENANTS);
+                        for tenant in tenants.list() {
+                            let name = tenant.name.as_str();
+                            assert!(is_printable(name) && !name.contains(' '));
+                            assert!(name.len() <= TenantName::MAX);
+                            assert!((1..=MAX_WEIGHT).contains(&tenant.weight));
                         }
                     }
                     let again = encode(&answer);

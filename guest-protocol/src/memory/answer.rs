@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::cached::Cached;
 use crate::memory::state::State;
+use crate::memory::tenants::Tenants;
 use crate::memory::text::{ErrorText, Malformed, read};
 
 /// A guest's answer to a request.
@@ -27,6 +28,8 @@ pub enum Body {
     Reclaimed(Reclaimed),
     /// To [`crate::memory::Request::Cached`].
     Cached(Cached),
+    /// To [`crate::memory::Request::Tenants`].
+    Tenants(Tenants),
     /// The request was not understood, or could not be done.
     Error(ErrorText),
 }
@@ -66,6 +69,7 @@ struct Fields {
     state: Option<State>,
     reclaimed: Option<Reclaimed>,
     cached: Option<Cached>,
+    tenants: Option<Tenants>,
     error: Option<ErrorText>,
 }
 
@@ -77,11 +81,12 @@ impl TryFrom<Fields> for Answer {
             fields.state.map(Body::State),
             fields.reclaimed.map(Body::Reclaimed),
             fields.cached.map(Body::Cached),
+            fields.tenants.map(Body::Tenants),
             fields.error.map(Body::Error),
         ];
         let mut said = bodies.into_iter().flatten();
         let (Some(body), None) = (said.next(), said.next()) else {
-            return Err("expected one of state, reclaimed, cached and error");
+            return Err("expected one of state, reclaimed, cached, tenants and error");
         };
         Ok(Self {
             id: fields.id,

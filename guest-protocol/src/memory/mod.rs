@@ -9,7 +9,9 @@
 //! guest -> host   {"id":8,"reclaimed":{"bytes":67108864,"free":120586240}}
 //! host -> guest   {"request":"cached","id":9,"seed":7}
 //! guest -> host   {"id":9,"cached":{"seed":7,"shift":5,"file":62914560,"whole":true,"disks":[{"serial":"root", ...}]}}
-//! guest -> host   {"id":10,"error":"..."}
+//! host -> guest   {"request":"tenants","id":10}
+//! guest -> host   {"id":10,"tenants":{"list":[{"name":"web","weight":300,"file":41943040}, ...],"more":2}}
+//! guest -> host   {"id":11,"error":"..."}
 //! ```
 //!
 //! Both sides are untrusted here. Nothing does I/O, knows the time or panics; lines are at most [`MAX_LINE`] bytes long, and
@@ -21,6 +23,7 @@ mod cached;
 mod lines;
 mod request;
 mod state;
+mod tenants;
 mod text;
 
 #[cfg(test)]
@@ -31,7 +34,8 @@ pub use cached::{BLOCK, Cached, CachedDisk, MAX_DISKS, Sampler, is_sampled};
 pub use lines::{LineTooLong, Lines};
 pub use request::Request;
 pub use state::State;
-pub use text::{ErrorText, Malformed, SerialText};
+pub use tenants::{MAX_TENANTS, MAX_WEIGHT, Tenant, Tenants};
+pub use text::{ErrorText, Malformed, SerialText, TenantName};
 
 /// The name of the virtio-serial port.
 pub const PORT_NAME: &str = "org.justitia.memory.0";

@@ -29,6 +29,11 @@ pub enum Request {
         /// Chooses the sample ([`crate::memory::is_sampled`]).
         seed: u64,
     },
+    /// Among what it divides its page cache.
+    Tenants {
+        /// The answer has it too.
+        id: u64,
+    },
 }
 
 impl Request {
@@ -36,7 +41,10 @@ impl Request {
     #[must_use]
     pub const fn id(&self) -> u64 {
         match *self {
-            Self::State { id } | Self::Reclaim { id, .. } | Self::Cached { id, .. } => id,
+            Self::State { id }
+            | Self::Reclaim { id, .. }
+            | Self::Cached { id, .. }
+            | Self::Tenants { id } => id,
         }
     }
 

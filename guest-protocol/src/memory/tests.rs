@@ -33,12 +33,20 @@ fn cached() -> Cached {
     sampler.finish(65_536, true)
 }
 
+fn tenant(name: &str, weight: u64, file: u64) -> Tenant {
+    Tenant {
+        name: TenantName::new(name),
+        weight,
+        file,
+    }
+}
+
 fn text(line: &[u8]) -> &str {
     std::str::from_utf8(line).unwrap()
 }
 
 #[test]
-fn messages_are_these_lines() {
+fn requests_are_these_lines() {
     let requests = [
         (Request::State { id: 7 }, r#"{"request":"state","id":7}"#),
         (
@@ -53,11 +61,19 @@ fn messages_are_these_lines() {
             Request::Cached { id: 9, seed: 7 },
             r#"{"request":"cached","id":9,"seed":7}"#,
         ),
+        (
+            Request::Tenants { id: 10 },
+            r#"{"request":"tenants","id":10}"#,
+        ),
     ];
     for (request, line) in requests {
         assert_eq!(text(&encode(&request)), format!("{line}\n"));
         assert_eq!(Request::decode(line.as_bytes()), Ok(request));
     }
+}
+
+#[test]
+fn answers_are_these_lines() {
     let reclaimed = Reclaimed { bytes: 3, free: 4 };
     let answers = [
         (
@@ -78,6 +94,13 @@ fn messages_are_these_lines() {
             concat!(
                 r#"{"id":7,"cached":{"seed":5,"shift":0,"file":65536,"whole":true,"disks":"#,
                 r#"[{"serial":"root","size":40960,"bytes":8192,"blocks":[2,5]}]}}"#
+            ),
+        ),
+        (
+            Body::Tenants(Tenants::new([tenant("db", 1, 0), tenant("web", 300, 4096)])),
+            concat!(
+                r#"{"id":7,"tenants":{"list":[{"name":"web","weight":300,"file":4096},"#,
+                r#"{"name":"db","weight":1,"file":0}],"more":0}}"#
             ),
         ),
         (
@@ -210,6 +233,55 @@ fn blocks_are_those_of_the_sample() {
 }
 
 #[test]
+fn of_ten_thousand_tenants_those_that_hold_most_are_told() {
+    let many = (0..10_000).map(|n| tenant(&"\"".repeat(100), u64::MAX, u64::MAX - n));
+    let told = Tenants::new(many);
+    assert_eq!(
+        (told.list().len(), told.more()),
+        (MAX_TENANTS, 10_000 - MAX_TENANTS as u64)
+    );
+    let first = &told.list()[0];
+    assert_eq!((first.weight, first.file), (MAX_WEIGHT, u64::MAX));
+    let answer = Answer {
+        id: u64::MAX,
+        body: Body::Tenants(told),
+    };
+    assert!(encode(&answer).len() <= MAX_LINE);
+    assert_eq!(Answer::decode(&encode(&answer)), Ok(answer));
+}
+
+#[test]
+fn a_guest_tells_no_more_tenants_and_no_other_weights_than_there_can_be() {
+    let line = |count: usize, weight: &str, name: &str| {
+        let one = format!(r#"{{"name":"{name}","weight":{weight},"file":18446744073709551615}}"#);
+        let list = vec![one; count].join(",");
+        format!(r#"{{"id":7,"tenants":{{"list":[{list}],"more":18446744073709551615}}}}"#)
+    };
+    for (count, weight, is_good) in [
+        (0, "1", true),
+        (16, "1", true),
+        (17, "1", false),
+        (1, "10000", true),
+        (1, "10001", false),
+        (1, "0", false),
+        (1, "-1", false),
+        (1, "18446744073709551615", false),
+        (1, "18446744073709551616", false),
+    ] {
+        let line = line(count, weight, "a");
+        assert_eq!(Answer::decode(line.as_bytes()).is_ok(), is_good, "{line}");
+    }
+    let wild = r#"\u001b[2J\n\u202eweb  100\t4.00G\"\\"#.repeat(20);
+    let read = Answer::decode(line(1, "1", &wild).as_bytes()).unwrap();
+    let Body::Tenants(tenants) = read.body else {
+        panic!("no tenants")
+    };
+    let name = tenants.list()[0].name.as_str();
+    assert!(name.starts_with("?[2J??web??100?4.00G??"), "{name}");
+    assert_eq!(name.len(), TenantName::MAX);
+}
+
+#[test]
 fn a_text_is_short_and_printable() {
     let answer = br#"{"id":1,"error":"\u001b[2Ja\nb \u202e\u0000"}"#;
     let Body::Error(error) = Answer::decode(answer).unwrap().body else {
@@ -286,6 +358,12 @@ fn any_answer() -> impl Strategy<Value = Answer> {
             }
             Body::Cached(sampler.finish(seed, false))
         }),
+        prop::collection::vec(any::<(String, u64, u64)>(), 0..20).prop_map(|all| {
+            let all = all
+                .iter()
+                .map(|(name, weight, file)| tenant(name, *weight, *file));
+            Body::Tenants(Tenants::new(all))
+        }),
         any::<String>().prop_map(|text| Body::Error(ErrorText::new(&text))),
     ];
     (any::<u64>(), body).prop_map(|(id, body)| Answer { id, body })
@@ -294,6 +372,7 @@ fn any_answer() -> impl Strategy<Value = Answer> {
 fn any_request() -> impl Strategy<Value = Request> {
     prop_oneof![
         any::<u64>().prop_map(|id| Request::State { id }),
+        any::<u64>().prop_map(|id| Request::Tenants { id }),
         any::<(u64, u64)>().prop_map(|(id, seed)| Request::Cached { id, seed }),
         any::<(u64, u64, u32)>().prop_map(|(id, bytes, within_ms)| Request::Reclaim {
             id,

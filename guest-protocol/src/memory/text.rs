@@ -3,68 +3,60 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// What went wrong, in at most [`Self::MAX`] printable ASCII characters: it may come from the other side, and is logged.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String")]
-pub struct ErrorText(String);
+/// A text of the other side: at most so many printable ASCII characters, with a question mark for each other one and for those
+/// that it refuses.
+macro_rules! text {
+    ($(#[$what:meta])* $name:ident, $most:literal, $refused:literal) => {
+        $(#[$what])*
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(from = "String")]
+        pub struct $name(String);
 
-impl ErrorText {
-    /// Bytes of the longest.
-    pub const MAX: usize = 200;
+        impl $name {
+            /// Bytes of the longest.
+            pub const MAX: usize = $most;
 
-    /// The beginning of a text, with a question mark for each character that is not printable ASCII.
-    #[must_use]
-    pub fn new(text: &str) -> Self {
-        Self(printable(text, Self::MAX, ""))
-    }
+            /// The beginning of a text, with a question mark for each character that it may not have.
+            #[must_use]
+            pub fn new(text: &str) -> Self {
+                Self(printable(text, Self::MAX, $refused))
+            }
 
-    /// Its text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+            /// Its text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self::new(&text)
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
 }
 
-impl From<String> for ErrorText {
-    fn from(text: String) -> Self {
-        Self::new(&text)
-    }
-}
-
-impl std::fmt::Display for ErrorText {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// A disk's serial, in at most [`Self::MAX`] characters that stand for themselves in JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String")]
-pub struct SerialText(String);
-
-impl SerialText {
-    /// Bytes of the longest.
-    pub const MAX: usize = 40;
-
-    /// The beginning of a text, with a question mark for each character that is not printable ASCII, and for quotes and
+text!(
+    /// What went wrong, in at most [`Self::MAX`] printable ASCII characters: it may come from the other side, and is logged.
+    ErrorText, 200, ""
+);
+text!(
+    /// A disk's serial, in at most [`Self::MAX`] printable ASCII characters that stand for themselves in JSON: neither quotes nor
     /// backslashes.
-    #[must_use]
-    pub fn new(text: &str) -> Self {
-        Self(printable(text, Self::MAX, "\"\\"))
-    }
-
-    /// Its text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<String> for SerialText {
-    fn from(text: String) -> Self {
-        Self::new(&text)
-    }
-}
+    SerialText, 40, "\"\\"
+);
+text!(
+    /// The name of a container, pod or unit: a word of at most [`Self::MAX`] printable ASCII characters that stand for themselves in
+    /// JSON. It has no space, so that it cannot look like several columns of a table.
+    TenantName, 64, " \"\\"
+);
 
 /// The first `most` characters of a text, with a question mark for each that is not printable ASCII or is one of `refused`.
 fn printable(text: &str, most: usize, refused: &str) -> String {

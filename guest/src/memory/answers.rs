@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use justitia_guest_protocol::memory::{Answer, Body, Cached, Reclaimed, Request, State, encode};
+use justitia_guest_protocol::memory::{
+    Answer, Body, Cached, Reclaimed, Request, State, Tenants, encode,
+};
 use justitia_kernel::Result;
 
 use super::machine::{Machine, since_boot};
@@ -15,6 +17,9 @@ use super::worth::Worth;
 pub(super) const STATE_AGE: Duration = Duration::from_secs(1);
 /// Nor is what is cached looked for again: that takes up to 2 s.
 pub(super) const CACHED_AGE: Duration = Duration::from_secs(5);
+/// Nor are tenants looked for again, and so seldom that it takes a twentieth of the time at most: there may be thousands of cgroups.
+pub(super) const TENANTS_AGE: Duration = Duration::from_secs(2);
+const TENANTS_PARTS: u32 = 20;
 /// One request is worked on for so long at most: the next one waits.
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -39,6 +44,8 @@ pub(super) struct Answers<M> {
     took: Option<Took>,
     pub(super) state: Option<(Duration, State)>,
     pub(super) cached: Option<(Duration, Cached)>,
+    /// Until when they are told as they are.
+    pub(super) tenants: Option<(Duration, Tenants)>,
     pub(super) reporting_order: fn() -> Option<u8>,
     pub(super) given: Given,
 }
@@ -52,6 +59,7 @@ impl<M: Machine> Answers<M> {
             took: None,
             state: None,
             cached: None,
+            tenants: None,
             reporting_order: || super::reporting::order(Path::new("/sys")),
             given: Given::default(),
         }
@@ -73,6 +81,7 @@ impl<M: Machine> Answers<M> {
         };
         let body = match request {
             Request::Cached { seed, .. } => self.cached(seed).map(Body::Cached),
+            Request::Tenants { .. } => Ok(Body::Tenants(self.tenants())),
             Request::State { .. } => self.state().map(Body::State),
             Request::Reclaim {
                 bytes, within_ms, ..
@@ -117,6 +126,20 @@ impl<M: Machine> Answers<M> {
         let cached = self.machine.cached(seed)?;
         self.cached = Some((since_boot(), cached.clone()));
         Ok(cached)
+    }
+
+    fn tenants(&mut self) -> Tenants {
+        let begun = since_boot();
+        if let Some((until, tenants)) = &self.tenants
+            && begun < *until
+        {
+            return tenants.clone();
+        }
+        let tenants = self.machine.tenants();
+        let now = since_boot();
+        let age = TENANTS_AGE.max(now.saturating_sub(begun) * TENANTS_PARTS);
+        self.tenants = Some((now + age, tenants.clone()));
+        tenants
     }
 
     /// What is worth having.

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use justitia_guest_protocol::memory::Cached;
-use justitia_kernel::cgroup::{Cgroup, ReclaimOutcome};
+use justitia_cgroup_tree::Rule;
+use justitia_guest_protocol::memory::{Cached, Tenants};
+use justitia_kernel::cgroup::{CgroupFs, ReclaimOutcome};
 use justitia_kernel::proc::ProcFs;
 use justitia_kernel::psi::PsiResource;
 use justitia_kernel::{Error, PAGE_SIZE, Result};
@@ -13,6 +14,7 @@ use rustix::time::ClockId;
 use super::readings::Readings;
 use super::targets::Targets;
 use super::worth::Spare;
+use crate::pools::cgroups::Cgroups;
 
 /// A machine from which memory can be taken.
 pub(super) trait Machine {
@@ -27,6 +29,9 @@ pub(super) trait Machine {
 
     /// Which blocks of its disks are cached.
     fn cached(&mut self, seed: u64) -> Result<Cached>;
+
+    /// Among what its page cache is divided.
+    fn tenants(&mut self) -> Tenants;
 }
 
 /// The least time between two looks at what each process has mapped.
@@ -37,7 +42,9 @@ const MAX_PROCESSES: usize = 4096;
 /// The machine that this runs on.
 pub(super) struct Kernel {
     proc: ProcFs,
-    root: Cgroup,
+    fs: CgroupFs,
+    /// What the administrator says of cgroups.
+    rules: Vec<Rule>,
     targets: Targets,
     /// Whether `memory.reclaim` takes `swappiness=`; `None`: it was not tried.
     takes_swappiness: Option<bool>,
@@ -50,11 +57,11 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// `root` is the root cgroup.
-    pub(super) fn new(root: Cgroup) -> Result<Self> {
+    pub(super) fn new(fs: CgroupFs, rules: Vec<Rule>) -> Result<Self> {
         Ok(Self {
             proc: ProcFs::open(Path::new("/proc"))?,
-            root,
+            fs,
+            rules,
             targets: Targets::Machine,
             takes_swappiness: None,
             own: Duration::ZERO,
@@ -98,7 +105,7 @@ impl Kernel {
 
 impl Machine for Kernel {
     fn begin(&mut self, spare: Option<&[Spare]>) {
-        self.targets = Targets::find(&self.root, spare);
+        self.targets = Targets::find(self.fs.root(), spare);
     }
 
     fn read(&mut self) -> Result<Readings> {
@@ -141,11 +148,16 @@ impl Machine for Kernel {
         let file = self.proc.vmstat()?.file_lru();
         Ok(super::cached::cached(seed, file))
     }
+
+    /// The tree is read anew each time: while nobody asks it costs nothing, and no descriptors.
+    fn tenants(&mut self) -> Tenants {
+        Tenants::new(Cgroups::new(&self.fs, &self.rules).tenants())
+    }
 }
 
 impl Kernel {
     fn reclaim_files(&mut self, bytes: u64) -> Result<ReclaimOutcome> {
-        let Some((cgroup, bytes)) = self.targets.next(&self.root, bytes) else {
+        let Some((cgroup, bytes)) = self.targets.next(self.fs.root(), bytes) else {
             return Ok(ReclaimOutcome::Partial);
         };
         if self.takes_swappiness != Some(false) {
@@ -252,8 +264,8 @@ mod tests {
     #[test]
     fn this_machine() {
         let dir = tempfile::tempdir().unwrap();
-        let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(dir.path(), true).unwrap();
-        let mut kernel = Kernel::new(fs.root().clone()).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let mut kernel = Kernel::new(fs, Vec::new()).unwrap();
         let found = kernel.read().unwrap();
         assert!(found.total > 0 && found.free <= found.total && found.file <= found.total);
         assert!(found.mapped_file <= found.file && !found.busy.is_zero());
@@ -263,8 +275,8 @@ mod tests {
     #[test]
     fn a_kernel_without_swappiness_is_asked_without_it() {
         let dir = tempfile::tempdir().unwrap();
-        let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(dir.path(), true).unwrap();
-        let mut kernel = Kernel::new(fs.root().clone()).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let mut kernel = Kernel::new(fs, Vec::new()).unwrap();
         assert!(kernel.reclaim(4096).unwrap_err().is_missing());
         let file = dir.path().join("memory.reclaim");
         std::fs::write(&file, "").unwrap();

@@ -23,8 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use justitia_cgroup_tree::Rule;
 use justitia_guest_protocol::memory::{Lines, MAX_LINE};
-use justitia_kernel::cgroup::Cgroup;
+use justitia_kernel::cgroup::CgroupFs;
 
 use answers::{Answers, Given};
 use machine::Kernel;
@@ -47,18 +48,20 @@ fn find() -> Option<PathBuf> {
     port::find(Path::new("/sys"), Path::new("/dev"))
 }
 
-/// Answers the host in a thread of its own, until `stop` is set. `root` is the root cgroup, `socket` that of `justitia run`.
+/// Answers the host in a thread of its own, until `stop` is set. `rules` are the administrator's of cgroups, `socket` is that of
+/// `justitia run`.
 ///
 /// # Errors
 /// If there is no thread to be had.
 pub(crate) fn start(
-    root: Cgroup,
+    fs: CgroupFs,
+    rules: Vec<Rule>,
     socket: PathBuf,
     stop: Arc<AtomicBool>,
 ) -> io::Result<JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("memory".to_owned());
     thread.spawn(move || {
-        let kernel = match Kernel::new(root) {
+        let kernel = match Kernel::new(fs, rules) {
             Ok(kernel) => kernel,
             Err(error) => {
                 tracing::warn!(%error, "the host's questions about memory are not answered");

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use justitia_guest_protocol::memory::{
-    Answer, Body, Cached, ErrorText, Reclaimed, Request, Sampler, encode,
+    Answer, Body, Cached, ErrorText, Reclaimed, Request, Sampler, Tenant, TenantName, Tenants,
+    encode,
 };
 use justitia_kernel::{PAGE_SIZE, Result};
 
-use super::answers::{Answers, CACHED_AGE, STATE_AGE};
+use super::answers::{Answers, CACHED_AGE, STATE_AGE, TENANTS_AGE};
 use super::machine::Machine;
 use super::readings::Readings;
 
@@ -26,6 +27,8 @@ struct Simulated {
     used: u64,
     protected: u64,
     steps: u64,
+    /// How often its tenants were looked for.
+    looks: u64,
 }
 
 impl Simulated {
@@ -87,6 +90,15 @@ impl Machine for Simulated {
         let mut sampler = Sampler::new(seed, [("root", 1 << 30)]);
         (0..self.readings.file / PAGE_SIZE).for_each(|block| sampler.add(0, block));
         Ok(sampler.finish(self.readings.file, true))
+    }
+
+    fn tenants(&mut self) -> Tenants {
+        self.looks += 1;
+        Tenants::new([Tenant {
+            name: TenantName::new("web"),
+            weight: 100,
+            file: self.readings.file,
+        }])
     }
 }
 
@@ -273,6 +285,36 @@ fn what_is_cached_is_looked_for_every_few_seconds_only() {
     answers.cached = aged.map(|(at, cached)| (at.saturating_sub(CACHED_AGE), cached));
     let next = cached(&mut answers, 4);
     assert_eq!((next.seed(), next.disks()[0].bytes), (4, MIB));
+}
+
+#[test]
+fn a_flood_of_questions_for_tenants_is_one_look() {
+    let mut answers = answers(Simulated::new(64 * MIB, 0, 0));
+    let tenants = |answers: &mut _| {
+        let body = ask(answers, r#"{"request":"tenants","id":1}"#)
+            .unwrap()
+            .body;
+        match body {
+            Body::Tenants(tenants) => tenants,
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = tenants(&mut answers);
+    assert_eq!(first.list()[0].file, 64 * MIB);
+    answers.machine.readings.file = MIB;
+    // As if no time passed.
+    let until = Duration::MAX;
+    answers.tenants = answers.tenants.map(|(_, tenants)| (until, tenants));
+    for _ in 0..10_000 {
+        assert_eq!(tenants(&mut answers), first);
+    }
+    assert_eq!(answers.machine.looks, 1);
+    answers.tenants = answers
+        .tenants
+        .map(|(_, tenants)| (Duration::ZERO, tenants));
+    assert_eq!(tenants(&mut answers).list()[0].file, MIB);
+    let (until, _) = answers.tenants.unwrap();
+    assert!(until >= TENANTS_AGE && answers.machine.looks == 2);
 }
 
 #[test]

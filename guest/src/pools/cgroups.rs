@@ -1,10 +1,12 @@
 //! The managed cgroups with their weights, as the agent sees them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use justitia_api::TenantStatus;
 use justitia_cgroup_tree::{CgroupTree, Changes, Node, Rule};
+use justitia_guest_protocol::memory::{Tenant, TenantName};
 use justitia_kernel::block::bfq_disks;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 
@@ -71,6 +73,44 @@ impl Cgroups {
         view
     }
 
+    /// The containers and units among which the page cache is divided, as `justitia status` calls them, with what they hold. A
+    /// delegatee's cgroups, and the parts of a container, count as the whole.
+    pub(crate) fn tenants(&self) -> Vec<Tenant> {
+        let (mut own, mut inner) = (HashSet::new(), HashSet::new());
+        // Parents come first.
+        for id in self.tree.breadth_first() {
+            let Some(node) = self.tree.get(id) else {
+                continue;
+            };
+            if let Some(parent) = node.parent {
+                if node.in_delegation || node.identity().part.is_some() || !own.contains(&parent) {
+                    continue;
+                }
+                inner.insert(parent);
+            }
+            own.insert(id);
+        }
+        let leaves = own.difference(&inner).filter_map(|id| self.tree.get(*id));
+        leaves.filter_map(|node| self.tenant(node)).collect()
+    }
+
+    fn tenant(&self, node: &Node<()>) -> Option<Tenant> {
+        let file = node.cgroup.memory_stat().ok()?.file_lru();
+        let shown = TenantStatus {
+            path: self.tree.tenant_path(Some(node.cgroup.id())),
+            name: node.identity().name.clone(),
+            no_processes: !node.populated,
+            usage: file,
+            ..TenantStatus::default()
+        };
+        (!shown.is_minor()).then(|| Tenant {
+            // The channel is ASCII.
+            name: TenantName::new(&shown.display_name().replace('…', "..")),
+            weight: self.tree.weight(node).0.get(),
+            file,
+        })
+    }
+
     fn member(&self, node: &Node<()>) -> Member {
         let (weight, _) = self.tree.weight(node);
         Member {
@@ -84,5 +124,80 @@ impl Cgroups {
     /// One of them.
     pub(crate) fn cgroup(&self, id: CgroupId) -> Option<&Cgroup> {
         self.tree.get(id).map(|node| &node.cgroup)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use justitia_guest_protocol::memory::{MAX_TENANTS, Tenants};
+    use std::fs;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A cgroup that holds so many file pages, bytes; without a process if it holds none.
+    fn cgroup(root: &Path, path: &str, weight: u64, file: u64) {
+        let path = root.join(path);
+        fs::create_dir_all(&path).unwrap();
+        let populated = u8::from(file > 0);
+        for (file, text) in [
+            ("cgroup.controllers", "memory io".to_owned()),
+            ("cgroup.events", format!("populated {populated}\nfrozen 0")),
+            ("io.weight", format!("default {weight}")),
+            ("memory.low", "0".to_owned()),
+            (
+                "memory.stat",
+                format!("anon 0\nfile {file}\ninactive_file {file}\nactive_file 0"),
+            ),
+        ] {
+            fs::write(path.join(file), text + "\n").unwrap();
+        }
+    }
+
+    fn told(root: &Path) -> Vec<(String, u64, u64)> {
+        let fs = CgroupFs::open_fixture(root, true).unwrap();
+        let tenants = Tenants::new(Cgroups::new(&fs, &[]).tenants());
+        let told = tenants.list().iter();
+        told.map(|of| (of.name.to_string(), of.weight, of.file / MIB))
+            .collect()
+    }
+
+    #[test]
+    fn tenants_are_the_leaves_with_their_names_weights_and_pages() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = "ab".repeat(32);
+        for (path, weight, mib) in [
+            ("system.slice", 100, 90),
+            ("system.slice/nginx.service", 300, 50),
+            ("system.slice/nothing.mount", 100, 0),
+            (&format!("system.slice/libpod-{id}.scope"), 200, 40),
+            (
+                &format!("system.slice/libpod-{id}.scope/container"),
+                100,
+                39,
+            ),
+            ("a b\u{1b}[2J", 10_000, 1),
+        ] {
+            cgroup(dir.path(), path, weight, mib * MIB);
+        }
+        let expected = [
+            ("nginx.service", 300, 50),
+            // No file says how it is called.
+            ("abababababab", 200, 40),
+            ("a?b?x1b[2J", 10_000, 1),
+        ];
+        let expected = expected.map(|(name, weight, mib)| (name.to_owned(), weight, mib));
+        assert_eq!(told(dir.path()), expected);
+    }
+
+    #[test]
+    fn of_many_cgroups_those_that_hold_most_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        for n in 1..=300 {
+            cgroup(dir.path(), &format!("{n}.slice"), 100, n * MIB);
+        }
+        let told = told(dir.path());
+        assert_eq!(told.len(), MAX_TENANTS);
+        assert_eq!(told[0], ("300.slice".to_owned(), 100, 300));
     }
 }
