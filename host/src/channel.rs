@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use justitia_guest_protocol::memory::{
-    Answer, Body, Cached, Lines, Reclaimed, Request, State, encode,
+    Answer, Body, Cached, Lines, Reclaimed, Request, State, Tenants, encode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -13,12 +13,16 @@ use serde::{Deserialize, Serialize};
 const SILENT_MS: u64 = 10_000;
 /// How often it is asked for its state, milliseconds. It makes one a second.
 const ASK_EVERY_MS: u64 = 1000;
-/// More lines in a second are a flood: three kinds of requests are answered at most once a second.
+/// More lines in a second are a flood: four kinds of requests are answered at most once a second.
 const MAX_LINES: u64 = 32;
 /// The most that is read of the channel in a second, bytes: so many lines of the greatest length.
 const MAX_BYTES: u64 = 128 << 10;
 /// A guest that flooded or lied is not listened to for so long, milliseconds.
 const IGNORED_MS: u64 = 60_000;
+/// Its tenants are asked for so often at most, milliseconds: it looks for them no sooner.
+const TENANTS_EVERY_MS: u64 = 2000;
+/// A guest that does not tell its tenants is not asked again for so long, milliseconds: its agent may be an older one.
+const UNTOLD_MS: u64 = 60_000;
 /// More anonymous memory than the VM has cannot be. Some of its memory is the firmware's.
 const TOLERANCE: u64 = 64 << 20;
 
@@ -67,6 +71,12 @@ pub struct Channel {
     asked_cached: Option<(u64, u64)>,
     /// What came of that, or why nothing did.
     cached: Option<Result<Cached, String>>,
+    /// The request for its tenants: its id, and until when it is waited for.
+    asked_tenants: Option<(u64, u64)>,
+    /// What it answered, and when.
+    tenants: Option<(u64, Tenants)>,
+    /// They are not asked for before.
+    tenants_from: u64,
     last_ask: Option<u64>,
     last_answer: u64,
     state: Option<(u64, State)>,
@@ -92,6 +102,9 @@ impl Channel {
             asked_reclaim: None,
             asked_cached: None,
             cached: None,
+            asked_tenants: None,
+            tenants: None,
+            tenants_from: 0,
             last_ask: None,
             last_answer: now,
             state: None,
@@ -147,6 +160,9 @@ impl Channel {
             self.asked_cached = None;
             self.cached = Some(Err("its agent has not answered within 10 s".to_owned()));
         }
+        if self.asked_tenants.is_some_and(|(_, until)| until < now) {
+            self.untold(now, UNTOLD_MS);
+        }
         let due = self.last_ask.is_none_or(|at| at + ASK_EVERY_MS <= now);
         if due && self.asked_state.is_none() && now >= self.ignored_until {
             let id = self.id();
@@ -199,6 +215,45 @@ impl Channel {
     /// What came of [`Channel::ask_cached`], once: which blocks it caches, or why it does not say.
     pub fn take_cached(&mut self) -> Option<Result<Cached, String>> {
         self.cached.take()
+    }
+
+    /// Asks for its tenants, unless it was asked lately.
+    ///
+    /// # Errors
+    /// If the channel is closed.
+    pub fn ask_tenants(&mut self, now: u64) -> std::io::Result<()> {
+        if self.asked_tenants.is_some()
+            || now < self.tenants_from
+            || self.agent(now) != Agent::Answers
+        {
+            return Ok(());
+        }
+        let id = self.id();
+        if self.send(&Request::Tenants { id })? {
+            self.asked_tenants = Some((id, now + SILENT_MS));
+            self.tenants_from = now + TENANTS_EVERY_MS;
+        }
+        Ok(())
+    }
+
+    /// Its tenants, as it told them in the last seconds.
+    #[must_use]
+    pub fn tenants(&self, now: u64) -> Option<&Tenants> {
+        let (at, tenants) = self.tenants.as_ref()?;
+        (at + SILENT_MS >= now && self.agent(now) == Agent::Answers).then_some(tenants)
+    }
+
+    /// Whether it was asked for its tenants, and may answer yet.
+    #[must_use]
+    pub fn may_tell_tenants(&self, now: u64) -> bool {
+        self.asked_tenants.is_some() && self.agent(now) == Agent::Answers
+    }
+
+    /// It tells no tenants, and is not asked for a while.
+    fn untold(&mut self, now: u64, wait: u64) {
+        self.asked_tenants = None;
+        self.tenants = None;
+        self.tenants_from = now + wait;
     }
 
     const fn id(&mut self) -> u64 {
@@ -264,6 +319,10 @@ impl Channel {
             self.wrong.malformed += 1;
             return None;
         };
+        if self.asked_tenants.is_some_and(|(id, _)| id == answer.id) {
+            self.heard_tenants(now, ram, answer.body);
+            return None;
+        }
         let to_state = self.asked_state.is_some_and(|(id, _)| id == answer.id);
         let to_reclaim = self.asked_reclaim.filter(|(id, ..)| *id == answer.id);
         let to_cached = self.asked_cached.is_some_and(|(id, _)| id == answer.id);
@@ -317,6 +376,26 @@ impl Channel {
             }
         }
     }
+
+    /// An answer to the request for its tenants. It says nothing of the state: who answers this alone is silent.
+    fn heard_tenants(&mut self, now: u64, ram: u64, body: Body) {
+        let most = ram.saturating_add(TOLERANCE);
+        match body {
+            Body::Tenants(tenants) if tenants.list().iter().all(|of| of.file <= most) => {
+                self.asked_tenants = None;
+                self.tenants = Some((now, tenants));
+            }
+            Body::Tenants(_) => {
+                self.wrong.impossible += 1;
+                self.untold(now, IGNORED_MS);
+            }
+            Body::Error(_) => {
+                self.wrong.errors += 1;
+                self.untold(now, UNTOLD_MS);
+            }
+            _ => self.wrong.unasked += 1,
+        }
+    }
 }
 
 /// Whether a state can be true of a VM with so much memory, after this one.
@@ -341,4 +420,156 @@ fn plausible(state: &State, before: Option<&State>, ram: u64) -> bool {
             || (state.refaults >= before.refaults && state.psi_some_us >= before.psi_some_us)
     });
     state.total > 0 && fits && grows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::net::UnixListener;
+
+    const RAM: u64 = 1 << 30;
+
+    /// A channel, and the guest at its other end, whose agent has told its state a moment before [`Guest::NOW`].
+    struct Guest {
+        channel: Channel,
+        stream: BufReader<UnixStream>,
+    }
+
+    impl Guest {
+        const NOW: u64 = 100_000;
+
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("channel");
+            let listener = UnixListener::bind(&path).unwrap();
+            let channel = Channel::connect(&path, Self::NOW, 0).unwrap();
+            let stream = BufReader::new(listener.accept().unwrap().0);
+            let mut guest = Self { channel, stream };
+            guest.turn(Self::NOW);
+            let Request::State { id } = guest.request() else {
+                panic!("no request for the state")
+            };
+            let state = State {
+                total: RAM,
+                ..State::default()
+            };
+            let body = Body::State(state);
+            guest.say(&encode(&Answer { id, body }));
+            guest.turn(Self::NOW);
+            guest
+        }
+
+        fn turn(&mut self, now: u64) {
+            self.channel.turn(now, RAM).unwrap();
+        }
+
+        fn request(&mut self) -> Request {
+            let mut line = String::new();
+            self.stream.read_line(&mut line).unwrap();
+            Request::decode(line.as_bytes()).unwrap()
+        }
+
+        fn say(&mut self, line: &[u8]) {
+            self.stream.get_mut().write_all(line).unwrap();
+        }
+
+        /// Is asked for its tenants, and says this; `ID` in it is the request's.
+        fn answer(&mut self, line: &str) {
+            self.channel.ask_tenants(Self::NOW).unwrap();
+            let request = self.request();
+            assert!(matches!(request, Request::Tenants { .. }), "{request:?}");
+            self.say(format!("{}\n", line.replace("ID", &request.id().to_string())).as_bytes());
+            self.turn(Self::NOW);
+        }
+
+        fn names(&self) -> Option<Vec<&str>> {
+            let tenants = self.channel.tenants(Self::NOW)?;
+            let names = tenants.list().iter().map(|tenant| tenant.name.as_str());
+            Some(names.collect())
+        }
+    }
+
+    fn list(count: usize, name: &str, weight: u64, file: u64) -> String {
+        let one = format!(r#"{{"name":"{name}","weight":{weight},"file":{file}}}"#);
+        let list = vec![one; count].join(",");
+        format!(r#"{{"id":ID,"tenants":{{"list":[{list}],"more":0}}}}"#)
+    }
+
+    #[test]
+    fn a_guest_that_tells_wild_things_of_its_tenants_gains_nothing() {
+        let is = |change: fn(&mut Wrong)| {
+            let mut wrong = Wrong::default();
+            change(&mut wrong);
+            wrong
+        };
+        let good = list(2, "web", 300, RAM);
+        for (line, names, wrong) in [
+            (good.clone(), Some(vec!["web"; 2]), Wrong::default()),
+            // It names another VM, and the terminal's commands, as it likes.
+            (
+                list(1, "\\u001b[2Jdb  100\\n", 1, 0),
+                Some(vec!["?[2Jdb??100?"]),
+                Wrong::default(),
+            ),
+            (
+                list(1, "web", 300, u64::MAX),
+                None,
+                is(|w| w.impossible = 1),
+            ),
+            (list(1, "web", u64::MAX, 0), None, is(|w| w.malformed = 1)),
+            (list(17, "web", 1, 0), None, is(|w| w.malformed = 1)),
+            (list(2000, "web", 1, 0), None, is(|w| w.too_long = 1)),
+            ("x".repeat(64 << 10), None, is(|w| w.too_long = 1)),
+            (
+                format!("{good}\n{good}"),
+                Some(vec!["web"; 2]),
+                is(|w| w.unasked = 1),
+            ),
+            (
+                r#"{"id":ID,"reclaimed":{"bytes":1,"free":1}}"#.to_owned(),
+                None,
+                is(|w| w.unasked = 1),
+            ),
+            (
+                r#"{"id":ID,"error":"?"}"#.to_owned(),
+                None,
+                is(|w| w.errors = 1),
+            ),
+        ] {
+            let mut guest = Guest::new();
+            let before = guest.channel.state(Guest::NOW);
+            guest.answer(&line);
+            assert_eq!((guest.names(), guest.channel.wrong()), (names, wrong));
+            // What it reported of its memory stands, and it is listened to.
+            assert_eq!(guest.channel.state(Guest::NOW), before);
+            assert_eq!(guest.channel.agent(Guest::NOW), Agent::Answers);
+        }
+    }
+
+    #[test]
+    fn an_older_agent_is_asked_for_its_tenants_once_a_minute() {
+        let mut guest = Guest::new();
+        guest.answer(r#"{"id":ID,"error":"unknown variant `tenants`"}"#);
+        assert!(!guest.channel.may_tell_tenants(Guest::NOW));
+        for (after, is_asked) in [(UNTOLD_MS - 1, false), (UNTOLD_MS, true)] {
+            let now = Guest::NOW + after;
+            // It tells its state all the time.
+            guest.channel.last_answer = now;
+            guest.channel.ask_tenants(now).unwrap();
+            assert_eq!(guest.channel.may_tell_tenants(now), is_asked);
+        }
+    }
+
+    #[test]
+    fn who_tells_its_tenants_alone_is_silent() {
+        let mut guest = Guest::new();
+        guest.answer(&list(1, "web", 1, 0));
+        assert!(guest.names().is_some());
+        let later = Guest::NOW + SILENT_MS + 1;
+        assert_eq!(guest.channel.agent(later), Agent::Silent);
+        assert!(guest.channel.tenants(later).is_none());
+        guest.channel.ask_tenants(later).unwrap();
+        assert!(!guest.channel.may_tell_tenants(later));
+    }
 }

@@ -206,6 +206,7 @@ mod tests {
             asked: 11,
             given: 12,
             decisions: Vec::new(),
+            tenants: None,
         }
     }
 

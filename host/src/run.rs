@@ -110,6 +110,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
     };
     let listen = |name| Socket::listen(&options.directory, name);
     let socket = listen(status::SOCKET).map_err(io("the status socket"))?;
+    let for_tenants = listen(status::TENANTS_SOCKET).map_err(io("the socket for tenants"))?;
     let for_duplicates = listen(duplicates::SOCKET).map_err(io("the socket for duplicates"))?;
     let metrics = options.config.metrics.map(|address| {
         crate::metrics::serve(address, &options.directory)
@@ -142,6 +143,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
             let status = daemon.status();
             move || status
         });
+        for_tenants.answer(|| daemon.with_tenants());
         for_duplicates.answer(|| daemon.duplicates());
         let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         match signals.wait(TICK.saturating_sub(begun.elapsed())) {
@@ -445,6 +447,15 @@ impl Daemon {
         }
     }
 
+    /// The status, and what waits for the tenants of its guests.
+    fn with_tenants(&self) -> impl FnOnce() -> Status + use<> {
+        let (status, vms) = (self.status(), self.vms.values());
+        let wanted: Vec<_> = vms
+            .map(|managed| managed.vm.want_tenants(&self.common))
+            .collect();
+        move || status.with_tenants(&wanted)
+    }
+
     fn status(&self) -> Status {
         let now = self.common.now();
         let places = self.planned.iter().zip(&self.plan.places);
@@ -583,5 +594,6 @@ fn vm_status(now: u64, process: Process, managed: &Managed, place: &Place) -> Vm
         asked: managed.asked,
         given: managed.given,
         decisions: told.collect(),
+        tenants: None,
     }
 }

@@ -4,22 +4,28 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use justitia_guest_protocol::memory::Tenants;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::channel::{Agent, Wrong};
 use crate::duplicates::{self, Duplicates};
+use crate::vm::WantedTenants;
 
 /// The name of the socket in the directory of the journal.
 pub const SOCKET: &str = "status.sock";
+/// The name of the socket that tells the same with tenants: who connects has guests asked for them.
+pub const TENANTS_SOCKET: &str = "tenants.sock";
 /// The longest answer, bytes.
 const MAX_ANSWER: u64 = 4 << 20;
 /// A client that does not read is cut off; a daemon that does not answer is given up.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// VMs of which it is not known by then what they and their guests cache are told without.
 pub(crate) const DUPLICATES_TIMEOUT: Duration = Duration::from_secs(20);
+/// VMs whose guests have not told their tenants by then are told without.
+const TENANTS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Clients that are answered at one turn.
 const MAX_CLIENTS: usize = 8;
 
@@ -93,6 +99,22 @@ pub struct VmStatus {
     pub given: u64,
     /// The last decisions, the newest last.
     pub decisions: Vec<Told>,
+    /// What its guest divides its page cache among, as its agent says; `None` if it says nothing, and from [`ask`].
+    pub tenants: Option<Tenants>,
+}
+
+impl Status {
+    /// With what guests say of their tenants within two seconds.
+    pub(crate) fn with_tenants(mut self, wanted: &[WantedTenants]) -> Self {
+        let until = Instant::now() + TENANTS_TIMEOUT;
+        for of in wanted {
+            let tenants = of.wait(until);
+            if let Some(vm) = self.vms.iter_mut().find(|vm| vm.pid == of.pid) {
+                vm.tenants = tenants;
+            }
+        }
+        self
+    }
 }
 
 /// A decision.
@@ -164,6 +186,14 @@ fn tell(mut client: UnixStream, text: &[u8]) {
 /// If none runs, or its answer is not understood.
 pub fn ask(directory: &Path) -> std::io::Result<Status> {
     ask_for(directory, SOCKET, TIMEOUT)
+}
+
+/// The same with what guests divide their page caches among: they are asked.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_with_tenants(directory: &Path) -> std::io::Result<Status> {
+    ask_for(directory, TENANTS_SOCKET, TIMEOUT)
 }
 
 /// Asks the daemon whose directory this is what guests and host cache both: it looks first, and its guests do.

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use justitia_api::escape::plain;
-use justitia_guest_protocol::memory::{Cached, State};
+use justitia_guest_protocol::memory::{Cached, State, Tenants};
 
 use crate::channel::{Agent, Channel, Wrong};
 use crate::discover::{Found, own, resident, runs};
@@ -32,6 +32,8 @@ const OWN_MOST_MS: u64 = 30_000;
 const OWN_PARTS: u64 = 100;
 /// What guest and host cache both is looked at so often at most, milliseconds.
 const DUPLICATES_MS: u64 = 5000;
+/// Its guest's tenants are wanted for so long after somebody looked, milliseconds.
+const LOOKED_MS: u64 = 5000;
 /// The balloon's statistics are made so often while they are needed, seconds.
 const STATISTICS_EVERY: u64 = 1;
 
@@ -55,6 +57,10 @@ pub(crate) struct Seen {
     pub(crate) wrong: Wrong,
     /// What it and its guest cache both, and when that was looked at.
     pub(crate) duplicates: Option<(u64, VmDuplicates)>,
+    /// What its guest divides its page cache among, while somebody looks, if it says so.
+    pub(crate) tenants: Option<Tenants>,
+    /// When that was noted last; nothing while it may be told yet.
+    pub(crate) tenants_at: Option<u64>,
     /// Answers to requests that the law does not know yet: bytes.
     pub(crate) answers: Vec<u64>,
 }
@@ -69,6 +75,8 @@ pub(crate) struct Vm {
     look: Arc<AtomicBool>,
     /// When somebody asked last what it and its guest cache both; 0: nobody.
     want: Arc<AtomicU64>,
+    /// The same of its guest's tenants.
+    want_tenants: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -106,7 +114,8 @@ impl Vm {
             resident: resident(found.process.pid).unwrap_or(0),
             ..Seen::default()
         }));
-        let (look, stop, want) = (Arc::default(), Arc::default(), Arc::default());
+        let (look, stop) = (Arc::default(), Arc::default());
+        let (want, want_tenants) = (Arc::default(), Arc::default());
         let worker = Worker {
             monitor: match &found.qmp {
                 Some(path) => Some(Monitor::Socket(path.clone())),
@@ -117,6 +126,7 @@ impl Vm {
             seen: Arc::clone(&seen),
             look: Arc::clone(&look),
             want: Arc::clone(&want),
+            want_tenants: Arc::clone(&want_tenants),
             stop: Arc::clone(&stop),
             channel: None,
             next_id: 0,
@@ -133,6 +143,7 @@ impl Vm {
             orders,
             look,
             want,
+            want_tenants,
             stop,
             thread: Some(thread),
         })
@@ -155,6 +166,18 @@ impl Vm {
             pid: self.found.process.pid,
             seen: Arc::clone(&self.seen),
             fresh: now.saturating_sub(DUPLICATES_MS),
+        }
+    }
+
+    /// Has its guest asked for its tenants, if nobody did lately; where they will be found.
+    pub(crate) fn want_tenants(&self, common: &Common) -> WantedTenants {
+        self.want_tenants
+            .store(common.now().max(1), Ordering::Relaxed);
+        WantedTenants {
+            pid: self.found.process.pid,
+            seen: Arc::clone(&self.seen),
+            // Later than that: what was noted before was noted without knowing.
+            since: common.now(),
         }
     }
 
@@ -206,6 +229,29 @@ impl Wanted {
     }
 }
 
+/// A guest's tenants, as soon as it has told them, or does not.
+#[derive(Debug)]
+pub(crate) struct WantedTenants {
+    pub(crate) pid: u32,
+    seen: Arc<Mutex<Seen>>,
+    since: u64,
+}
+
+impl WantedTenants {
+    /// What is known of them, at `until` at the latest.
+    pub(crate) fn wait(&self, until: Instant) -> Option<Tenants> {
+        loop {
+            let seen = lock(&self.seen);
+            let is_new = seen.tenants_at.is_some_and(|at| at > self.since);
+            if is_new || seen.is_gone || Instant::now() > until {
+                return seen.tenants.clone();
+            }
+            drop(seen);
+            std::thread::sleep(TURN / 2);
+        }
+    }
+}
+
 impl Drop for Vm {
     fn drop(&mut self) {
         self.stop();
@@ -222,6 +268,7 @@ struct Worker {
     seen: Arc<Mutex<Seen>>,
     look: Arc<AtomicBool>,
     want: Arc<AtomicU64>,
+    want_tenants: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     channel: Option<Channel>,
     next_id: u64,
@@ -254,6 +301,7 @@ impl Worker {
             self.listen();
             self.look_at_balloon();
             self.look_at_duplicates();
+            self.look_at_tenants();
             match orders.recv_timeout(TURN) {
                 Ok(order) => self.carry_out(order),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -366,6 +414,25 @@ impl Worker {
             ..VmDuplicates::default()
         };
         lock(&self.seen).duplicates = Some((now, found));
+    }
+
+    /// Asks the guest for its tenants while somebody looks.
+    fn look_at_tenants(&mut self) {
+        let now = self.common.now();
+        let want = self.want_tenants.load(Ordering::Relaxed);
+        let (mut tenants, mut may_come) = (None, false);
+        if want > 0
+            && now <= want + LOOKED_MS
+            && let Some(channel) = &mut self.channel
+        {
+            // A channel that is closed is seen at the next turn.
+            let _ = channel.ask_tenants(now);
+            tenants = channel.tenants(now).cloned();
+            may_come = channel.may_tell_tenants(now);
+        }
+        let mut seen = lock(&self.seen);
+        seen.tenants = tenants;
+        seen.tenants_at = (!may_come).then_some(now);
     }
 
     fn balloon(&self, monitor: &Monitor, needed: bool) -> Result<BalloonState, MonitorError> {

@@ -168,7 +168,7 @@ fn observing_changes_nothing() {
     assert!(daemon.status().observe);
     daemon.stop();
     assert_eq!(
-        (balloon.lock().unwrap().changes, *asked.lock().unwrap()),
+        (balloon.lock().unwrap().changes, asked.lock().unwrap().bytes),
         (0, 0)
     );
 }
@@ -204,10 +204,10 @@ fn agents_of_all_manners_harm_nobody() {
     });
     for (manner, _, balloon, asked) in &vms {
         // Who answers is asked. The others count as guests without an agent; so do long lines, when they are many.
-        let is_asked = || *asked.lock().unwrap() > 0;
+        let is_asked = || asked.lock().unwrap().bytes > 0;
         let moves = || balloon.lock().unwrap().actual < RAM;
         let come = || match manner {
-            Honest | Replays | Nonsense => is_asked(),
+            Honest | Replays | Nonsense | Manner::Old => is_asked(),
             Silent | Lies | Floods => moves(),
             LongLines => is_asked() || moves(),
         };
@@ -372,6 +372,51 @@ fn what_a_vm_and_its_guest_cache_both_is_looked_at() {
         assert!(vm.why.unwrap().contains("no agent"), "{name}");
         assert_eq!((blocks(vm.disks[0].host), vm.disks[0].share), (1000, None));
     }
+}
+
+#[test]
+fn tenants_of_guests_are_asked_for_and_told_while_somebody_looks() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = String::new();
+    let mut vms = Vec::new();
+    for (name, manner) in [
+        ("tells", Manner::Honest),
+        ("old", Manner::Old),
+        ("quiet", Manner::Silent),
+    ] {
+        let asked = agent(&directory.path().join(format!("{name}.channel")), manner);
+        vms.push((Qemu::start(name, None), asked));
+        config += &vm(name, directory.path(), &["channel"]);
+    }
+    let daemon = Daemon::start(directory.path(), &config, true);
+    for name in ["tells", "old"] {
+        wait_until("the agent answers", || {
+            daemon.vm(name).is_some_and(|vm| vm.agent == Agent::Answers)
+        });
+    }
+    let asked = |index: usize| -> u64 { vms[index].1.lock().unwrap().tenants };
+    assert_eq!([asked(0), asked(1)], [0, 0], "nobody has looked");
+    let mut told = None;
+    wait_until("its tenants are told", || {
+        told = daemon.with_tenants("tells").tenants;
+        told.is_some()
+    });
+    let told = told.unwrap();
+    assert_eq!((told.list().len(), told.more()), (16, 4));
+    let first = &told.list()[0];
+    let name = format!("{}?0", own("old"));
+    assert_eq!((first.name.as_str(), first.weight), (name.as_str(), 300));
+    assert_eq!(first.file, 20 * MIB);
+    // The others are told without, and the older agent is not asked again and again.
+    for _ in 0..5 {
+        assert_eq!(daemon.with_tenants("old").tenants, None);
+        assert_eq!(daemon.with_tenants("quiet").tenants, None);
+    }
+    let old = daemon.vm("old").unwrap();
+    assert_eq!((asked(1), old.wrong.errors), (1, 1));
+    assert_eq!((old.agent, asked(2)), (Agent::Answers, 0));
+    // Who asks for the status alone asks no guest.
+    assert_eq!(daemon.vm("tells").unwrap().tenants, None);
 }
 
 #[test]

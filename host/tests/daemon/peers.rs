@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use justitia_guest_protocol::memory::{
-    Answer, BLOCK, Body, Cached, Reclaimed, Request, Sampler, State, encode,
+    Answer, BLOCK, Body, Cached, Reclaimed, Request, Sampler, State, Tenant, TenantName, Tenants,
+    encode,
 };
 use justitia_host::duplicates::VmDuplicates;
 use justitia_host::monitor::Monitor;
-use justitia_host::status::{Status, VmStatus, ask, ask_duplicates};
+use justitia_host::status::{Status, VmStatus, ask, ask_duplicates, ask_with_tenants};
 use serde_json::{Value, json};
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -173,11 +174,22 @@ pub(crate) enum Manner {
     Replays,
     /// What is no JSON.
     Nonsense,
+    /// It knows no tenants.
+    Old,
 }
 
-/// An agent that is a thread; the bytes that it was asked for.
-pub(crate) fn agent(path: &Path, manner: Manner) -> Arc<Mutex<u64>> {
-    let asked = Arc::new(Mutex::new(0));
+/// What an agent was asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    /// Bytes.
+    pub(crate) bytes: u64,
+    /// How often for its tenants.
+    pub(crate) tenants: u64,
+}
+
+/// An agent that is a thread; what it was asked for.
+pub(crate) fn agent(path: &Path, manner: Manner) -> Arc<Mutex<Asked>> {
+    let asked = Arc::new(Mutex::new(Asked::default()));
     let (listener, sum) = (UnixListener::bind(path).unwrap(), Arc::clone(&asked));
     std::thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
@@ -218,7 +230,16 @@ fn cached(seed: u64, manner: Manner) -> Cached {
     sampler.finish(DISK, true)
 }
 
-fn speak(mut client: &UnixStream, manner: Manner, asked: &Mutex<u64>) -> std::io::Result<()> {
+/// The tenants of each guest: 20, called like another VM. The first holds most.
+fn tenants() -> Tenants {
+    Tenants::new((0..20).map(|n| Tenant {
+        name: TenantName::new(&format!("{}\n{n}", own("old"))),
+        weight: 300 - n,
+        file: (20 - n) * MIB,
+    }))
+}
+
+fn speak(mut client: &UnixStream, manner: Manner, asked: &Mutex<Asked>) -> std::io::Result<()> {
     if manner == Manner::Floods {
         let line = encode(&Answer::error(1, "flood"));
         loop {
@@ -231,10 +252,17 @@ fn speak(mut client: &UnixStream, manner: Manner, asked: &Mutex<u64>) -> std::io
         let body = match request {
             Request::State { .. } => Body::State(state(manner)),
             Request::Reclaim { bytes, .. } => {
-                *asked.lock().unwrap() += bytes;
+                asked.lock().unwrap().bytes += bytes;
                 Body::Reclaimed(Reclaimed { bytes, free: bytes })
             }
             Request::Cached { seed, .. } => Body::Cached(cached(seed, manner)),
+            Request::Tenants { .. } => {
+                asked.lock().unwrap().tenants += 1;
+                match manner {
+                    Manner::Old => Answer::error(0, "unknown variant `tenants`").body,
+                    _ => Body::Tenants(tenants()),
+                }
+            }
         };
         let answer = encode(&Answer {
             id: request.id(),
@@ -299,6 +327,13 @@ impl Daemon {
             .vms
             .into_iter()
             .find(|vm| vm.name == own(name))
+    }
+
+    /// A VM with what its guest says of its tenants, when it is asked now.
+    pub(crate) fn with_tenants(&self, name: &str) -> VmStatus {
+        let status = ask_with_tenants(&self.directory).unwrap();
+        let mut vms = status.vms.into_iter();
+        vms.find(|vm| vm.name == own(name)).unwrap()
     }
 
     /// What this VM and its guest cache both, when it is looked at now.
