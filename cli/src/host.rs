@@ -1,6 +1,7 @@
 //! `justitia host …`: memory between virtual machines.
 
 mod duplicates;
+mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,12 +10,15 @@ use clap::{Args, Subcommand};
 use justitia_api::escape::{encode, plain_lines};
 use justitia_api::units::bytes;
 use justitia_common::command::out;
-use justitia_host::channel::{Agent, Wrong};
+use justitia_host::channel::Wrong;
 use justitia_host::config::{Config, DEFAULT_PATH};
 use justitia_host::journal::{DEFAULT_DIRECTORY, Outcome};
 use justitia_host::run::{Options, reset, run};
-use justitia_host::status::{Status, VmStatus, ask, ask_duplicates};
-use justitia_view::table::{Column, known, table};
+use justitia_host::status::{Status, VmStatus, ask, ask_duplicates, ask_with_tenants};
+use justitia_view::table::terminal_width;
+
+use crate::watch::{Every, watch};
+use table::agent;
 
 /// On a host of virtual machines: move memory between them, by weight and use.
 ///
@@ -60,6 +64,7 @@ Beside QEMU:
 enum Command {
     Run(Run),
     Status(Show),
+    Top(Top),
     Explain(Explain),
     Duplicates(Duplicates),
     Reset(Reset),
@@ -99,11 +104,27 @@ struct Directory {
 ///
 /// HELD is what its QEMU process holds, ENTITLED what it may have now: minimums, what is in use, working sets and the rest, in
 /// this order and each by weight. WORTH is the cache that its guest says is worth having. BALLOON is what its balloon leaves to it.
+/// AGENT is none, silent, ignored (it lied or flooded), gives, or keeps (it does not give what it is asked for).
+///
+/// Below a VM is what its guest divides its page cache among, as `justitia guest` in it says: containers, pods and units, those
+/// that hold most. WEIGHT is theirs in the guest, HELD the file pages that each holds. Guests are asked when this is called, and
+/// have two seconds. Nothing is decided by it.
 #[derive(Args)]
 struct Show {
     /// As JSON, with all fields
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    directory: Directory,
+}
+
+/// Show what `justitia host status` does, live, until q or Ctrl-C.
+///
+/// Without a terminal it prints a page after the other.
+#[derive(Args)]
+struct Top {
+    #[command(flatten)]
+    every: Every,
     #[command(flatten)]
     directory: Directory,
 }
@@ -152,12 +173,19 @@ pub(crate) fn host(args: &Host) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Run(args) => start(args),
         Command::Status(args) => {
-            let status = asked(&args.directory.directory)?;
+            let status = looked(&args.directory.directory)?;
             if args.json {
                 out::line(out::json(&status)?);
             } else {
-                out::print(text(&status));
+                out::print(table::text(&status, terminal_width()));
             }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Top(args) => {
+            let directory = &args.directory.directory;
+            watch(args.every, || {
+                Ok(table::text(&looked(directory)?, terminal_width()))
+            })?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Explain(args) => explain(args),
@@ -198,6 +226,11 @@ fn start(args: &Run) -> anyhow::Result<ExitCode> {
 
 fn asked(directory: &Path) -> anyhow::Result<Status> {
     ask(directory).map_err(|error| no_daemon(directory, &error))
+}
+
+/// With tenants of the guests.
+fn looked(directory: &Path) -> anyhow::Result<Status> {
+    ask_with_tenants(directory).map_err(|error| no_daemon(directory, &error))
 }
 
 fn no_daemon(directory: &Path, error: &std::io::Error) -> anyhow::Error {
@@ -250,61 +283,6 @@ fn restore(args: &Reset) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
-}
-
-/// The status as a table.
-fn text(status: &Status) -> String {
-    let columns = [
-        Column::Text("VM"),
-        Column::Number("WEIGHT"),
-        Column::Number("MEMORY"),
-        Column::Number("HELD"),
-        Column::Number("ENTITLED"),
-        Column::Number("WORTH"),
-        Column::Number("BALLOON"),
-        Column::Number("GIVEN"),
-        Column::Text("AGENT"),
-    ];
-    let rows = status.vms.iter().map(|vm| {
-        vec![
-            vm.name.clone(),
-            vm.weight.to_string(),
-            bytes(vm.ram),
-            bytes(vm.resident),
-            bytes(vm.entitled),
-            known(vm.reported.map(|(_, worth)| worth)),
-            known(vm.balloon.map(|(actual, _)| actual)),
-            bytes(vm.given),
-            agent(vm).to_owned(),
-        ]
-    });
-    let lacks = if status.shortage > 0 {
-        format!(", {} short", bytes(status.shortage))
-    } else {
-        String::new()
-    };
-    let observes = if status.observe {
-        "; it observes only"
-    } else {
-        ""
-    };
-    format!(
-        "{}\n{} of {} available, headroom {}{lacks}{observes}\n",
-        table(&columns, rows),
-        bytes(status.available),
-        bytes(status.total),
-        bytes(status.headroom),
-    )
-}
-
-const fn agent(vm: &VmStatus) -> &'static str {
-    match vm.agent {
-        Agent::None => "none",
-        Agent::Answers if vm.heeds => "gives",
-        Agent::Answers => "does not give",
-        Agent::Silent => "silent",
-        Agent::Ignored => "ignored",
-    }
 }
 
 fn explained(status: &Status, vm: &VmStatus) -> String {

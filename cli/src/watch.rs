@@ -1,9 +1,11 @@
-//! Printing a page again and again: over itself on a terminal, one after the other elsewhere.
+//! Printing a page again and again: over itself on a terminal, until a key ends it; one after the other elsewhere.
 
-use std::io::{IsTerminal, stdout};
-use std::time::Duration;
+use std::io::{IsTerminal, stdin, stdout};
+use std::time::{Duration, Instant};
 
 use justitia_common::command::out;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 /// How a page is repeated.
 #[derive(clap::Args, Clone, Copy)]
@@ -33,7 +35,7 @@ impl Every {
     }
 }
 
-/// Prints what `page` makes, until there were as many as wanted.
+/// Prints what `page` makes, until there were as many as wanted; on a terminal what fits, until q or Ctrl-C.
 ///
 /// # Errors
 /// The first of `page`.
@@ -41,23 +43,112 @@ pub(crate) fn watch(
     how: Every,
     mut page: impl FnMut() -> anyhow::Result<String>,
 ) -> anyhow::Result<()> {
-    // Home, and clear: what the terminal has scrolled out stays.
-    let before = if stdout().is_terminal() {
-        "\x1b[H\x1b[2J"
-    } else {
-        ""
-    };
+    let is_terminal = stdout().is_terminal();
+    let keys = (is_terminal && !how.ends()).then(Keys::new).flatten();
     let mut printed = 0;
     loop {
         let page = page()?;
-        out::print(format_args!("{before}{page}"));
+        if is_terminal {
+            // Home, and clear: what the terminal has scrolled out stays.
+            out::print(format_args!("\x1b[H\x1b[2J{}", top(&page, rows())));
+        } else {
+            out::print(&page);
+        }
         printed += 1;
         if how.count == Some(printed) {
             return Ok(());
         }
-        if before.is_empty() {
+        if !is_terminal {
             out::print("\n");
         }
-        std::thread::sleep(how.period());
+        match &keys {
+            Some(keys) if keys.end_within(how.period()) => return Ok(()),
+            Some(_) => {}
+            None => std::thread::sleep(how.period()),
+        }
+    }
+}
+
+/// The rows of the terminal.
+fn rows() -> usize {
+    let size = tcgetwinsize(stdout()).map_or(0, |size| size.ws_row);
+    Some(usize::from(size))
+        .filter(|rows| *rows > 0)
+        .unwrap_or(usize::MAX)
+}
+
+/// The lines of a page that fit into so many rows, the last of which is the cursor's.
+fn top(page: &str, rows: usize) -> String {
+    page.split_inclusive('\n').take(rows - 1).collect()
+}
+
+/// Single keys of the terminal, which are not shown. It is as it was when this is dropped.
+struct Keys(Termios);
+
+impl Keys {
+    /// Nothing where standard input is no terminal.
+    fn new() -> Option<Self> {
+        let before = tcgetattr(stdin()).ok()?;
+        let mut single = before.clone();
+        // Ctrl-C is a key, too: else the terminal would not be as it was after it.
+        single.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
+        tcsetattr(stdin(), OptionalActions::Now, &single).ok()?;
+        Some(Self(before))
+    }
+
+    /// Waits so long, or until a key is pressed that ends it: says whether one was.
+    fn end_within(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let stdin = stdin();
+            let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+            if !matches!(
+                poll(&mut fds, Timespec::try_from(left).ok().as_ref()),
+                Ok(1..)
+            ) {
+                continue;
+            }
+            let mut keys = [0; 64];
+            match rustix::io::read(&stdin, &mut keys) {
+                Ok(read) if read > 0 && !ends(&keys[..read]) => {}
+                // Or the terminal is gone.
+                _ => return true,
+            }
+        }
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        let _ = tcsetattr(stdin(), OptionalActions::Now, &self.0);
+    }
+}
+
+/// Whether one of these keys ends it.
+fn ends(keys: &[u8]) -> bool {
+    /// Ctrl-C.
+    const INTERRUPT: u8 = 3;
+    keys.iter().any(|key| matches!(key, b'q' | &INTERRUPT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn q_and_ctrl_c_end_it() {
+        assert!(ends(b"q") && ends(b"\x03") && ends(b"\x1b[Aq"));
+        assert!(!ends(b"") && !ends(b"\x1b[A Q"));
+    }
+
+    #[test]
+    fn what_fits_of_a_page_is_its_beginning() {
+        assert_eq!(top("a\nb\nc\n", 3), "a\nb\n");
+        assert_eq!(top("a\nb", usize::MAX), "a\nb");
+        assert_eq!(top("a\n", 1), "");
     }
 }
