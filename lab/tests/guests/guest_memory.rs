@@ -229,6 +229,7 @@ fn gives_back(kernel: &str) {
         assert!(10 * back >= 8 * ASKED, "{} MiB came back", mib(back));
         assert!(lost_mapped <= SET * MIB / 10, "{} MiB", mib(lost_mapped));
         assert!(lost_active <= SET * MIB / 10, "{} MiB", mib(lost_active));
+        tells_its_tenants(&vm, &mut host);
         hostile(&vm, host);
     });
 }
@@ -250,6 +251,30 @@ fn tells_what_is_cached(host: &mut Host) {
     );
     assert!(cached.is_whole() && told <= file * 11 / 10 && told >= file * 8 / 10);
     assert!(sampled.abs_diff(told) < told / 4);
+}
+
+/// A unit of the guest is told with its name, weight and pages.
+fn tells_its_tenants(vm: &Vm, host: &mut Host) {
+    const HELD: u64 = 32;
+    run(
+        vm,
+        &format!(
+            "cd /sys/fs/cgroup && echo '+memory +io' >cgroup.subtree_control && mkdir web.slice && echo 300 >web.slice/io.weight
+             sh -c 'echo $$ >/sys/fs/cgroup/web.slice/cgroup.procs; dd if=/dev/zero of=/mnt/web bs=1M count={HELD}' 2>/dev/null"
+        ),
+    );
+    let tenants = match host.ask(|id| Request::Tenants { id }) {
+        Body::Tenants(tenants) => tenants,
+        other => panic!("expected tenants, found {other:?}"),
+    };
+    println!("{tenants:?}");
+    let web = tenants
+        .list()
+        .iter()
+        .find(|of| of.name.as_str() == "web.slice");
+    let web = web.expect("web.slice");
+    assert_eq!(web.weight, 300);
+    assert!(web.file.abs_diff(HELD * MIB) <= HELD * MIB / 8, "{web:?}");
 }
 
 /// A host that asks for everything and says nonsense harms nobody.
