@@ -193,6 +193,10 @@ fn memory_follows_the_weights() {
                 .iter()
                 .all(|index| daemon.vm(*index).is_some_and(|vm| vm["agent"] == "answers"))
         });
+        wait("their guests tell their tenants", || {
+            let vms = [0, 1].map(|index| daemon.vm(index).unwrap_or_default());
+            vms.iter().all(|vm| vm["tenants"]["list"].is_array())
+        });
         guests.read(0, 800);
         guests.read(1, 800);
         wait("both together hold what they may", || {
