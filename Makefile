@@ -140,7 +140,7 @@ test-seeds:
 
 # Tables: the model beside recorded guests.
 sim:
-	$(CARGO) test -q -p justitia-plant --test recorded --test law --test weights -- --nocapture --test-threads 1
+	$(CARGO) test -q -p justitia-plant --test recorded --test weights -- --nocapture --test-threads 1
 
 # The cache under AddressSanitizer, whose runtime the stable compiler brings along. `--target`: build scripts are built
 # without it. Skipped is an experiment of three seconds by the real clock: instrumented, its files are not there by then.

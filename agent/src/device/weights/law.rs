@@ -33,8 +33,9 @@ const ENGAGE_AFTER: f64 = 0.5;
 const CORRECTED_IN: f64 = 2.0;
 const SLOWEST: f64 = 4.0;
 /// A second of having nothing counts, and one of having twice the part; what is beyond is carried over, at most so many seconds
-/// of it. A scheduler serves a light tenant in lumps of several times its part, which are to count whole; what a burst got beyond
-/// would be corrected for longer than it lasted.
+/// of it. A scheduler serves a light tenant in lumps of several times its part, which are to count whole; so is what a writer got
+/// in advance, as dirty pages, behind which it stands still later. What a long burst got beyond would be corrected for longer
+/// than it lasted.
 const CARRIED: f64 = 10.0;
 /// What was learnt of a node that does not contend any more is forgotten within about so many seconds.
 const FORGOTTEN: f64 = 20.0;
@@ -99,8 +100,6 @@ struct State {
     correction: f64,
     /// What it is owed, or owes if negative, and has not been corrected for: seconds of its part.
     owed: f64,
-    /// Its dirty pages at the end of the last interval, bytes.
-    dirty: Option<f64>,
     /// The weight that was decided last, 0 for none.
     stands: u64,
 }
@@ -141,8 +140,8 @@ impl Law {
     ) -> Vec<Corrected> {
         let here: HashSet<&u64> = ids.iter().collect();
         self.nodes.retain(|id, _| here.contains(id));
-        let mut sums = sums(tree, looked, used);
-        for (id, sum) in ids.iter().zip(&mut sums) {
+        let sums = sums(tree, looked, used);
+        for (id, sum) in ids.iter().zip(&sums) {
             self.nodes
                 .entry(*id)
                 .or_insert(State::NEW)
@@ -294,7 +293,6 @@ impl State {
         got: 0.0,
         correction: 0.0,
         owed: 0.0,
-        dirty: None,
         stands: 0,
     };
 
@@ -302,11 +300,7 @@ impl State {
         self.idle < LATELY
     }
 
-    /// What became dirty is not got yet, and what was rid of, is: over seconds that is what applications got, and a tenant that
-    /// stands still behind old dirty pages while the disk serves it as it should is not taken for one that gets nothing.
-    fn notice(&mut self, sum: &mut Sum, seconds: f64) {
-        let before = self.dirty.replace(sum.dirty).unwrap_or(sum.dirty);
-        sum.application -= (sum.dirty - before) / seconds;
+    fn notice(&mut self, sum: &Sum, seconds: f64) {
         if sum.waits {
             self.idle = 0.0;
         } else {
