@@ -89,10 +89,7 @@ mod tests {
         assert_eq!(old.fixed(&old.clone()), Vec::<&str>::new());
         let live = Config {
             cpu_budget: 3.0,
-            io: Io {
-                enabled: true,
-                bfq_weights: true,
-            },
+            io: Io { enabled: true },
             ..old.clone()
         };
         assert_eq!(old.fixed(&live), Vec::<&str>::new());

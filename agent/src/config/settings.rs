@@ -97,14 +97,11 @@ pub struct Metrics {
 #[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [io]")]
 pub struct Io {
-    /// Whether the bandwidth of contended disks is divided by weight: with `io.max`, and, where buffered writers compete,
-    /// with `memory.high` and `vm.dirty_background_ratio`.
+    /// Whether the bandwidth of contended disks is divided by weight: where BFQ schedules the disk, by correcting its weights
+    /// (`io.bfq.weight`, a line of the disk), elsewhere with `io.max`; and, where buffered writers compete, with `memory.high`
+    /// and `vm.dirty_background_ratio`.
     #[serde(deserialize_with = "value::boolean")]
     pub enabled: bool,
-    /// Whether a disk that BFQ schedules is divided by correcting BFQ's weights (`io.bfq.weight`, a line of the disk), and no
-    /// limits. It leaves nothing of the disk unused; the lightest of several buffered writers lacks a tenth.
-    #[serde(deserialize_with = "value::boolean")]
-    pub bfq_weights: bool,
 }
 
 /// `[recharge]`

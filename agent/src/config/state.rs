@@ -83,10 +83,7 @@ mod tests {
     fn of(state: &str, credits: bool) -> Option<StateOnDisk> {
         let config = Config {
             state_dir: PathBuf::from(state),
-            io: Io {
-                enabled: credits,
-                ..Io::default()
-            },
+            io: Io { enabled: credits },
             ..Config::default()
         };
         config.state_on_disk()

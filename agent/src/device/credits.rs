@@ -6,6 +6,7 @@
 //! limited on that disk.
 
 mod disks;
+mod divide;
 mod fresh;
 mod knobs;
 mod late;
@@ -20,26 +21,24 @@ use justitia_kernel::capabilities::IO_MAX_WITHOUT_INVERSION;
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::release::{KernelVersion, release};
-use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed};
+use justitia_share::credit::Interval;
 
 use self::disks::Following;
+use self::divide::{BUSY, DiskCredits, Turn};
 use self::fresh::Fresh;
-use self::knobs::{Guarded, LetGo, far, limit, unlimited, yield_foreign};
+use self::knobs::{Guarded, LetGo};
 use self::late::Late;
-use self::tree::{Divided, weights};
 use super::active_set::ActiveSet;
-use super::disk::Disk;
-use super::disk_sampler::DiskSampler;
 use super::ours::{ours_to_write, told};
-use super::plan::{Writer, plan_limits, plan_rooms};
+use super::plan::{Writer, plan_rooms};
 use super::tenant_io::TenantIo;
-use super::weights::{Bfq, Weighted};
 use crate::config::Config;
 use crate::knobs::KnobStore;
 use crate::knobs::watchdog::Watchdog;
 use crate::monitor::Monitor;
 
 pub use self::disks::{DiskSupport, disk_support};
+pub use self::knobs::Moved;
 
 #[cfg(test)]
 mod tests;
@@ -51,8 +50,6 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// The loop takes no longer intervals.
 const SELDOM: Duration = Duration::from_secs(1);
 const CALM: Duration = Duration::from_secs(3);
-/// From this part of the time on a disk is busy enough to look at who uses it.
-const BUSY: f64 = 0.7;
 /// A knob of ours is read again this often, whether or not it moves: another writer may have written it.
 const AUDIT: Duration = Duration::from_secs(1);
 /// `memory.high` moves at most this often.
@@ -63,17 +60,6 @@ const HELD_UP: Duration = Duration::from_secs(1);
 const WRITER: Duration = Duration::from_secs(3);
 /// Why what goes with contention is given back.
 const IDLE: &str = "nobody contends for a disk any more";
-
-/// One disk.
-#[derive(Debug)]
-struct DiskCredits {
-    disk: Disk,
-    meter: DiskSampler,
-    credits: CreditLoop,
-    standing: HashMap<CgroupId, Limits>,
-    /// BFQ schedules it: then its weights are corrected, and nobody is limited.
-    weighted: Option<Weighted<Bfq>>,
-}
 
 /// Credits of all disks.
 #[derive(Debug)]
@@ -109,19 +95,6 @@ pub struct Surplus {
     pub id: CgroupId,
     /// How many bytes, in this step.
     pub bytes: u64,
-    /// The facts behind it.
-    pub why: String,
-}
-
-/// A limit that has moved, or has gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// Whose.
-    pub id: CgroupId,
-    /// Which knob.
-    pub knob: Knob,
-    /// What stands there now; `None` for what stood there before us.
-    pub to: Option<String>,
     /// The facts behind it.
     pub why: String,
 }
@@ -202,6 +175,20 @@ impl Credits {
         self.disks.iter().any(DiskCredits::engaged)
     }
 
+    fn follow_disks(&mut self, store: Option<&mut KnobStore>, now: Instant) {
+        let Some(following) = &mut self.following else {
+            return;
+        };
+        let followed = following.follow(&mut self.disks, store, now);
+        self.moved.extend(followed.moved);
+        if followed.changed {
+            // The counters of a number are not those of another disk that has it now.
+            self.users.reset();
+            self.audited = None;
+            self.stir(now);
+        }
+    }
+
     /// How long the loop may wait for the next turn.
     #[must_use]
     pub fn wait(&self, now: Instant) -> Option<Duration> {
@@ -270,6 +257,31 @@ impl Credits {
         Ok(())
     }
 
+    /// What the disks did since the last turn.
+    fn look(&mut self, now: Instant) -> Vec<Option<Interval>> {
+        let disks = self.disks.iter_mut();
+        let intervals: Vec<_> = disks.map(|disk| disk.meter.sample(now)).collect();
+        // Where contention may begin, it is to be noticed as soon as if no other disk were divided steadily.
+        let begins = |(disk, interval): (&DiskCredits, &Option<Interval>)| {
+            !disk.engaged() && interval.is_some_and(|i| i.busy >= BUSY / 2.0)
+        };
+        if self.disks.iter().zip(&intervals).any(begins) {
+            self.restless = Some(now);
+        }
+        intervals
+    }
+
+    /// Who did I/O since the last turn.
+    fn see(&mut self, monitor: &Monitor, now: Instant) -> Vec<(CgroupId, TenantIo)> {
+        let seen = self.users.sample(&monitor.cgroups, &monitor.app_io, now);
+        let flow = |disk: &DiskCredits, io: &TenantIo| io.flow(disk.disk.id).bytes();
+        let flows = |disk| -> f64 { seen.iter().map(|(_, io)| flow(disk, io)).sum() };
+        let known = self.disks.iter().map(flows).sum();
+        let moved = self.disks.iter().map(|disk| disk.meter.throughput()).sum();
+        self.users.note_throughput(moved, known);
+        seen
+    }
+
     /// What a turn does, until it is held up for too long.
     fn act(
         &mut self,
@@ -285,15 +297,7 @@ impl Credits {
         if let Some(store) = store.as_deref() {
             self.keep_guarded(config, store)?;
         }
-        let intervals: Vec<Option<Interval>> =
-            self.disks.iter_mut().map(|d| d.meter.sample(now)).collect();
-        // Where contention may begin, it is to be noticed as soon as if no other disk were divided steadily.
-        let begins = |(disk, interval): (&DiskCredits, &Option<Interval>)| {
-            !disk.engaged() && interval.is_some_and(|i| i.busy >= BUSY / 2.0)
-        };
-        if self.disks.iter().zip(&intervals).any(begins) {
-            self.restless = Some(now);
-        }
+        let intervals = self.look(now);
         let engaged = self.engaged();
         let busy = intervals.iter().flatten().any(|i| i.busy >= BUSY);
         if !engaged && !busy {
@@ -305,78 +309,27 @@ impl Credits {
             }
             return Ok(());
         }
-        let seen = self.users.sample(&monitor.cgroups, &monitor.app_io, now);
-        let flows = |disk: &DiskCredits| -> f64 {
-            seen.iter()
-                .map(|(_, io)| io.flow(disk.disk.id).bytes())
-                .sum()
-        };
-        let known = self.disks.iter().map(flows).sum();
-        let moved = self.disks.iter().map(|disk| disk.meter.throughput()).sum();
-        self.users.note_throughput(moved, known);
+        let seen = self.see(monitor, now);
         let audit = self.audited.is_none_or(|at| now - at >= AUDIT);
         if audit {
             self.audited = Some(now);
         }
+        let turn = Turn {
+            config,
+            monitor,
+            seen: &seen,
+            audit,
+        };
         let mut parts: HashMap<CgroupId, f64> = HashMap::new();
         for (disk, interval) in self.disks.iter_mut().zip(&intervals) {
             let Some(interval) = interval else { continue };
-            let device = disk.disk.id;
-            if audit {
-                let wanted = config.io.bfq_weights;
-                self.moved
-                    .extend(disk.follow_scheduler(wanted, store.as_deref_mut()));
+            let store = store.as_deref_mut();
+            let divided =
+                disk.divide(interval, &turn, store, &mut self.watchdog, &mut self.moved)?;
+            if divided.moved_far {
+                self.restless = Some(now);
             }
-            // Of a disk that no tenant waits for, no tenant's use is needed.
-            let waited_for = disk.engaged() || interval.busy >= BUSY;
-            let users: &[_] = if waited_for { &seen } else { &[] };
-            // A tree costs time; the law of weights forgets a tenant that is not in it.
-            let here: &[_] = if disk.weighted.is_some() {
-                &seen
-            } else {
-                users
-            };
-            let tenants = here.iter().map(|(id, _)| *id);
-            let line = Knob::IoBfqWeightOn(device);
-            let is_ours = |id| {
-                let store = store.as_deref();
-                store.is_some_and(|store| store.applied(id, line).is_some())
-            };
-            let divided = weights(&monitor.cgroups, device, is_ours, tenants);
-            let contending: Vec<(CgroupId, f64)> = if let Some(weighted) = &mut disk.weighted {
-                if audit && let Some(store) = store.as_deref_mut() {
-                    weighted.audit(|id| Some(&monitor.cgroups.get(id)?.cgroup), store);
-                }
-                let store = store.as_deref_mut();
-                disk.weigh(interval, &divided, users, monitor, store, &mut self.moved)
-            } else {
-                let allowances = allow(
-                    disk,
-                    interval,
-                    &divided,
-                    users,
-                    monitor,
-                    store.as_deref_mut(),
-                );
-                // One that has gone since it was measured may have left its number to another.
-                if let Some(store) = store.as_deref_mut()
-                    && disk.meter.is_present()
-                    && (allowances.is_empty() || self.watchdog.ready(&config.state_dir))
-                {
-                    let watchdog = &self.watchdog;
-                    if audit {
-                        yield_foreign(disk, store, watchdog)?;
-                    }
-                    let intents = plan_limits(disk.disk.id, &allowances, &disk.standing);
-                    if intents.iter().any(|intent| far(intent, &disk.standing)) {
-                        self.restless = Some(now);
-                    }
-                    limit(disk, intents, monitor, store, watchdog, &mut self.moved)?;
-                }
-                let parts = allowances.iter().map(|a| (CgroupId(a.id), a.part));
-                parts.collect()
-            };
-            for (id, part) in contending {
+            for (id, part) in divided.parts {
                 let io = seen.iter().find(|(seen, _)| *seen == id).map(|(_, io)| io);
                 let did = self.writers.contains_key(&id);
                 if io.is_some_and(|io| io.is_throttled_writer(did)) {
@@ -589,65 +542,4 @@ fn allowed_on(release: &str) -> Result<(), String> {
         "Device bandwidth: expected kernel {IO_MAX_WITHOUT_INVERSION} or later, found {release}: before, metadata of \
          others waits behind a limited writer's data on a shared file system"
     ))
-}
-
-/// What everyone who contends for a disk may have of it, by the law of limits.
-fn allow(
-    disk: &mut DiskCredits,
-    interval: &Interval,
-    (tree, nodes): &Divided,
-    users: &[(CgroupId, TenantIo)],
-    monitor: &Monitor,
-    mut store: Option<&mut KnobStore>,
-) -> Vec<Allowance> {
-    let device = disk.disk.id;
-    let observed = users.iter().filter_map(|(id, io)| {
-        let cgroup = &monitor.cgroups.get(*id)?.cgroup;
-        let limitable = store.as_deref_mut().is_some_and(|store| {
-            ours_to_write(store, cgroup, Knob::IoMax(device), &unlimited(device))
-        });
-        Some(Observed {
-            id: id.0,
-            node: *nodes.get(id)?,
-            flow: io.flow(device),
-            stalled: io.stalled,
-            application: Some(io.application),
-            written: io.written,
-            reached: io.device_write_rate(),
-            dirty: io.dirty,
-            writeback: io.writeback,
-            limitable,
-        })
-    });
-    let observed: Vec<Observed> = observed.collect();
-    let allowances = disk.credits.step(tree, *interval, &observed);
-    trace(&disk.disk, interval, &disk.credits, &observed, &allowances);
-    allowances
-}
-
-fn trace(
-    disk: &Disk,
-    interval: &Interval,
-    credits: &CreditLoop,
-    observed: &[Observed],
-    allowances: &[Allowance],
-) {
-    if !tracing::enabled!(tracing::Level::TRACE) {
-        return;
-    }
-    tracing::trace!(disk = disk.name, busy = interval.busy, kept_up = interval.kept_up, delay = interval.delay, verdict = ?credits.verdict(), engaged = credits.engaged(), "disk");
-    for tenant in observed {
-        let allowance = allowances.iter().find(|a| a.id == tenant.id);
-        tracing::trace!(
-            tenant = tenant.id,
-            mb = tenant.flow.bytes() / 1e6,
-            ios = tenant.flow.rios + tenant.flow.wios,
-            stalled = tenant.stalled,
-            app = tenant.application.unwrap_or(0.0) / 1e6,
-            dirty = tenant.dirty >> 20,
-            writeback = tenant.writeback >> 10,
-            ?allowance,
-            "tenant"
-        );
-    }
 }

@@ -4,15 +4,11 @@
 //!
 //! | planner | decides | source |
 //! |---|---|---|
-//! | [`plan_limits`] | `io.max` of tenants on a contended disk | WDT |
+//! | [`plan_limits`] | `io.max` of tenants on a contended disk that BFQ does not schedule | WDT |
 //! | [`weights`] | `io.bfq.weight` of tenants, on a contended disk that BFQ schedules | WDT, residual carry-over |
 //! | [`plan_rooms`] | `memory.high` of writers | Justitia, section III-A |
 
 mod active_set;
-#[allow(
-    clippy::too_many_lines,
-    reason = "left as it is until it is designed anew"
-)]
 pub mod credits;
 mod disk;
 mod disk_sampler;

@@ -1,7 +1,7 @@
 //! Whether a knob of a tenant is ours to write, and whether a write of it stands.
 
 use justitia_api::escape;
-use justitia_kernel::cgroup::Cgroup;
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::knob::{Knob, read_raw};
 
 use crate::knobs::{KnobStore, KnobStoreError, WriteOutcome};
@@ -31,6 +31,20 @@ pub(super) fn ours_to_write(
         // No io controller there.
         Err(_) => false,
     }
+}
+
+/// Whether a value of ours still stands, now that it is read again; otherwise it is another writer's from now on, or gone, and why
+/// is said.
+pub(super) fn still_stands(store: &mut KnobStore, id: CgroupId, knob: Knob) -> bool {
+    match store.audit(id, knob) {
+        Ok(None | Some(WriteOutcome::Reapplied { .. })) => return true,
+        Ok(Some(WriteOutcome::External { by, .. })) => {
+            tracing::warn!(cgroup = id.0, %knob, by, "external: another writer has set it");
+        }
+        Ok(Some(_)) => {}
+        Err(error) => tracing::warn!(cgroup = id.0, %knob, %error, "not held for now"),
+    }
+    false
 }
 
 /// Whether the value stands; otherwise nothing of ours does, and why is said.

@@ -155,7 +155,7 @@ impl Configuration {
                     Scheduler::Bfq,
                     "justitia+bfq+io",
                     "Justitia with [io] over BFQ",
-                    "justitia run with device bandwidth ([io]) enabled over BFQ, whose weights it corrects (bfq_weights); background writeback starts late.",
+                    "justitia run with device bandwidth ([io]) enabled over BFQ, whose weights it corrects; background writeback starts late.",
                 )
             },
             Self {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::experiment::{Configuration, Scheduler};
+use crate::experiment::Configuration;
 
 const PROGRAM: &str = "/bin/justitia";
 const CONFIG: &str = "/etc/justitia/justitia.toml";
@@ -26,8 +26,6 @@ pub(super) enum AgentMode {
     Cache,
     /// And the disk, by device bandwidth.
     Credits,
-    /// The same by BFQ's weights, corrected.
-    Weights,
     /// The page cache is divided by what tenants hold, not by what they use.
     UsageDemand,
     /// And the pages of shared files are recharged to their heaviest user.
@@ -38,11 +36,6 @@ impl From<&Configuration> for AgentMode {
     fn from(configuration: &Configuration) -> Self {
         match configuration {
             Configuration { agent: false, .. } => Self::Observe,
-            Configuration {
-                credits: true,
-                scheduler: Scheduler::Bfq,
-                ..
-            } => Self::Weights,
             Configuration { credits: true, .. } => Self::Credits,
             Configuration { recharge: true, .. } => Self::Recharge,
             Configuration { usage: true, .. } => Self::UsageDemand,
@@ -57,7 +50,6 @@ impl AgentMode {
         match self {
             Self::Observe | Self::Cache => None,
             Self::Credits => Some("[io]\nenabled = true\n"),
-            Self::Weights => Some("[io]\nenabled = true\nbfq_weights = true\n"),
             Self::UsageDemand => Some("[cache]\ndemand = \"usage\"\n"),
             Self::Recharge => Some("[recharge]\nenabled = true\ninterval = \"10s\"\n"),
         }

@@ -140,7 +140,7 @@ fn weights_of_bfq_are_corrected_while_the_disk_is_contended_and_given_back() {
     in_guest(small, |guest| {
         guest.ok(&format!(
             "{WRITERS} {OVER_BFQ} echo bfq >/sys/block/vda/queue/scheduler
-            mkdir -p /etc/justitia && printf '[io]\\nenabled = true\\nbfq_weights = true\\n' >/etc/justitia/justitia.toml
+            mkdir -p /etc/justitia && printf '[io]\\nenabled = true\\n' >/etc/justitia/justitia.toml
             live light && live heavy && live own || exit 1
             echo 100 >$C/light/io.bfq.weight && echo 800 >$C/heavy/io.bfq.weight && echo \"$disk 77\" >$C/own/io.bfq.weight && stands"
         ));

@@ -10,11 +10,10 @@ use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
 use justitia_share::credit::Limits;
 
-use super::{DiskCredits, Moved};
-use crate::device::ours::told;
+use crate::device::ours::{still_stands, told};
 use crate::device::plan::{LimitIntent, io_max};
+use crate::knobs::KnobStore;
 use crate::knobs::watchdog::{LEASE_EXPIRY, Watchdog};
-use crate::knobs::{KnobStore, WriteOutcome};
 use crate::monitor::Monitor;
 
 /// By less than this part limits move all the time, by chance.
@@ -26,33 +25,18 @@ pub(super) fn unlimited(device: DevId) -> String {
 
 /// Cedes the limits of a disk that another writer has written, and forgets those that are gone.
 pub(super) fn yield_foreign(
-    disk: &mut DiskCredits,
+    device: DevId,
+    standing: &mut HashMap<CgroupId, Limits>,
     store: &mut KnobStore,
     watchdog: &Guarded,
 ) -> Result<(), LetGo> {
-    let knob = Knob::IoMax(disk.disk.id);
-    let mut foreign = Vec::new();
-    for id in disk.standing.keys() {
+    let knob = Knob::IoMax(device);
+    let ids: Vec<CgroupId> = standing.keys().copied().collect();
+    for id in ids {
         watchdog.check_lease(Instant::now())?;
-        match store.audit(*id, knob) {
-            Ok(None | Some(WriteOutcome::Reapplied { .. })) => {}
-            Ok(Some(WriteOutcome::External { by, .. })) => {
-                let by = match by.is_empty() {
-                    true => String::new(),
-                    false => format!(": {by}"),
-                };
-                let why = format!("external: another writer has set it{by}");
-                foreign.push((*id, Some(why)));
-            }
-            Ok(Some(_)) => foreign.push((*id, None)),
-            Err(error) => foreign.push((*id, Some(format!("not limited for now: {error}")))),
+        if !still_stands(store, id, knob) {
+            standing.remove(&id);
         }
-    }
-    for (id, why) in foreign {
-        if let Some(why) = why {
-            tracing::warn!(cgroup = id.0, %knob, "{why}");
-        }
-        disk.standing.remove(&id);
     }
     Ok(())
 }
@@ -65,18 +49,18 @@ pub(super) fn far(intent: &LimitIntent, standing: &HashMap<CgroupId, Limits>) ->
 
 /// Moves one disk's limits to where they should be.
 pub(super) fn limit(
-    disk: &mut DiskCredits,
+    standing: &mut HashMap<CgroupId, Limits>,
     intents: Vec<LimitIntent>,
     monitor: &Monitor,
     store: &mut KnobStore,
     watchdog: &Guarded,
     moved: &mut Vec<Moved>,
 ) -> Result<(), LetGo> {
-    let device = disk.disk.id;
-    let knob = Knob::IoMax(device);
     for intent in intents {
+        let device = intent.device;
+        let knob = Knob::IoMax(device);
         if intent.limits.none() {
-            disk.standing.remove(&intent.id);
+            standing.remove(&intent.id);
             store.restore(intent.id, knob);
             moved.push(Moved {
                 id: intent.id,
@@ -94,7 +78,7 @@ pub(super) fn limit(
         watchdog.check_lease(Instant::now())?;
         let written = store.hold(&node.cgroup, knob, &value);
         if told(&node.cgroup, knob, written, store) {
-            disk.standing.insert(intent.id, intent.limits);
+            standing.insert(intent.id, intent.limits);
             moved.push(Moved {
                 id: intent.id,
                 knob,
@@ -102,10 +86,23 @@ pub(super) fn limit(
                 why: intent.reason.to_string(),
             });
         } else {
-            disk.standing.remove(&intent.id);
+            standing.remove(&intent.id);
         }
     }
     Ok(())
+}
+
+/// A limit that has moved, or has gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Whose.
+    pub id: CgroupId,
+    /// Which knob.
+    pub knob: Knob,
+    /// What stands there now; `None` for what stood there before us.
+    pub to: Option<String>,
+    /// The facts behind it.
+    pub why: String,
 }
 
 // The watchdog of the limits, started when there are any.

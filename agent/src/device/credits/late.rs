@@ -8,7 +8,7 @@
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::knob::{Knob, read_raw};
 
-use super::Moved;
+use super::knobs::Moved;
 use crate::knobs::{KnobStore, RestoreOutcome, WriteOutcome};
 
 const KNOB: Knob = Knob::DirtyBackground;

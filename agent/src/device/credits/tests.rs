@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use justitia_kernel::io::DevId;
-use justitia_share::credit::Settings;
+use justitia_share::credit::{CreditLoop, Limits, Settings};
 
+use super::knobs::{far, unlimited, yield_foreign};
+use super::tree::weights;
 use super::*;
-use crate::device::disk::DiskIdentity;
+use crate::device::disk::{Disk, DiskIdentity};
+use crate::device::disk_sampler::DiskSampler;
 use crate::device::plan::{LimitIntent, LimitReason, io_max};
 use crate::knobs::WriteOutcome;
 use crate::knobs::watchdog::LEASE_EXPIRY;
@@ -157,7 +160,7 @@ fn limits_restored_by_the_watchdog_within_a_tick_are_not_external() {
     let (mut credits, mut store, cgroup) = limited(dir.path(), LEASE_EXPIRY);
     let knob = Knob::IoMax(credits.disks[0].disk.id);
     let (disk, watchdog) = (&mut credits.disks[0], &credits.watchdog);
-    assert!(yield_foreign(disk, &mut store, watchdog).is_err());
+    assert!(yield_foreign(disk.disk.id, &mut disk.standing, &mut store, watchdog).is_err());
     credits.let_go(&mut store, LetGo::LeaseExpired);
     assert!(store.is_empty());
     for knob in [knob, Knob::MemoryHigh] {
@@ -178,11 +181,11 @@ fn a_limit_set_by_another_writer_while_the_lease_is_valid_is_external() {
     let knob = Knob::IoMax(device);
     let (disk, watchdog) = (&mut credits.disks[0], &credits.watchdog);
     // What stood there before us decides nothing: as systemd does, it was only applied again.
-    assert!(yield_foreign(disk, &mut store, watchdog).is_ok());
+    assert!(yield_foreign(device, &mut disk.standing, &mut store, watchdog).is_ok());
     assert!(store.may_write(cgroup.id(), knob) && disk.standing.len() == 1);
     let theirs = format!("{device} rbps=max wbps=777 riops=max wiops=max");
     std::fs::write(dir.path().join("cgroup/a/io.max"), theirs).unwrap();
-    assert!(yield_foreign(disk, &mut store, watchdog).is_ok());
+    assert!(yield_foreign(device, &mut disk.standing, &mut store, watchdog).is_ok());
     assert!(!store.may_write(cgroup.id(), knob) && disk.standing.is_empty());
 }
 

@@ -10,7 +10,7 @@ use justitia_share::{Demand, NodeId, Tree};
 
 use super::actuator::Actuator;
 use super::law::{Corrected, Law, Looked, Used};
-use crate::device::ours::{ours_to_write, told};
+use crate::device::ours::{ours_to_write, still_stands, told};
 use crate::knobs::{KnobStore, WriteOutcome};
 
 /// A weight that has moved, or has been given back.
@@ -137,19 +137,8 @@ impl<A: Actuator> Weighted<A> {
                 self.standing.remove(&id);
                 continue;
             }
-            match store.audit(id, knob) {
-                Ok(None | Some(WriteOutcome::Reapplied { .. })) => {}
-                Ok(Some(WriteOutcome::External { by, .. })) => {
-                    tracing::warn!(cgroup = id.0, %knob, by, "external: another writer has set it");
-                    self.standing.remove(&id);
-                }
-                Ok(Some(_)) => {
-                    self.standing.remove(&id);
-                }
-                Err(error) => {
-                    tracing::warn!(cgroup = id.0, %knob, %error, "its weight is not corrected for now");
-                    self.standing.remove(&id);
-                }
+            if !still_stands(store, id, knob) {
+                self.standing.remove(&id);
             }
         }
     }

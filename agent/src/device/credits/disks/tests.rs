@@ -4,10 +4,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
+use justitia_kernel::io::DevId;
+use justitia_kernel::knob::Knob;
 use justitia_share::credit::Limits;
 
+use super::super::Credits;
+use super::super::divide::GONE;
 use super::*;
 use crate::config::Config;
+use crate::device::disk::DiskIdentity;
 use crate::device::plan::io_max;
 use crate::device::tests::Sys;
 use crate::knobs::WriteOutcome;
