@@ -49,7 +49,7 @@ help:
 	@echo 'make test-vm     the agent and the cache in VMs, all of it: half an hour'
 	@echo 'make test-guest  guests that put what they evict, in VMs: minutes'
 	@echo 'make test-vms    memory between VMs, end to end: minutes'
-	@echo 'make test-databases   Redis, MariaDB and PostgreSQL in a guest that puts: a quarter of an hour'
+	@echo 'make test-databases   Redis, MariaDB and PostgreSQL in a guest that puts: three quarters of an hour'
 	@echo 'make test-seeds  the simulated hosts of the planners, with hundreds of seeds each: minutes'
 	@echo 'make sim         device bandwidth on a model of disks and page cache: tables'
 	@echo 'make test-sanitizer   the cache'"'"'s tests under AddressSanitizer'
