@@ -22,7 +22,7 @@ use justitia_common::command::out;
 /// minutes.
 #[derive(Args)]
 pub(crate) struct Curve {
-    /// The tenant: its cgroup path, the end of it, or any part that no other tenant's path has
+    /// Its name as `justitia status` shows it, its cgroup's path, the end of that, or any part that only one has
     tenant: String,
     /// The curve as JSON: `points` are sizes in bytes and miss ratios
     #[arg(long)]
@@ -39,7 +39,7 @@ pub(crate) struct Curve {
 #[derive(Args)]
 #[command(group(ArgGroup::new("change").required(true).args(["weight", "size"])))]
 pub(crate) struct Whatif {
-    /// The tenant: its cgroup path, the end of it, or any part that no other tenant's path has
+    /// Its name as `justitia status` shows it, its cgroup's path, the end of that, or any part that only one has
     tenant: String,
     /// The weight to assume, 1 to 10000
     #[arg(long, value_parser = weight)]

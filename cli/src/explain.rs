@@ -27,7 +27,8 @@ use justitia_common::command::out;
 /// Say why each knob of a tenant stands where it stands, what would change it, and what was decided lately.
 #[derive(Args)]
 pub(crate) struct Explain {
-    /// Its path, the end of it, or any part that only one has; `unmanaged` for what is in no managed cgroup
+    /// Its name as `justitia status` shows it, its cgroup's path, the end of that, or any part that only one has; `unmanaged` for
+    /// what is in no managed cgroup
     tenant: String,
     /// From a recording: what was known then (knobs' reasons are not recorded)
     #[arg(long, value_name = "FILE")]

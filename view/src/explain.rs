@@ -428,7 +428,7 @@ pub fn unmanaged(path: &str, facts: &Unmanaged) -> String {
         } else {
             format!("; the nearest names of tenants are{nearest}")
         };
-        format!("{path}: no such cgroup{nearest}")
+        format!("{path}: no tenant has this name, and no cgroup this path{nearest}")
     } else if facts.excluded {
         format!(
             "{path}\n  not managed: the configuration excludes it, or a cgroup above it (`exclude = true`); its pages \

@@ -70,7 +70,11 @@ fn rules_of(value: Value<'_>, report: &mut Report<'_>) -> Vec<Rule> {
     let found = value.get_ref().type_str();
     let at = value.span().start;
     let DeValue::Array(items) = value.into_inner() else {
-        report.error(at, format!("expected tables [[tenant]], found a {found}"));
+        let found = match found {
+            "table" => "[tenant]: write two brackets".to_owned(),
+            other => format!("a {other}"),
+        };
+        report.error(at, format!("expected [[tenant]], found {found}"));
         return Vec::new();
     };
     let items = items.into_iter();

@@ -164,6 +164,15 @@ fn rules_may_be_about_containers_images_labels_units_and_machines() {
 }
 
 #[test]
+fn a_rule_in_single_brackets_is_told_of_the_second_pair() {
+    let errors = load(&[("j.toml", "[tenant]\nmatch = 'a'\nweight = 3\n")]).unwrap_err();
+    assert_eq!(
+        errors,
+        ["j.toml:1: tenant: expected [[tenant]], found [tenant]: write two brackets"]
+    );
+}
+
+#[test]
 fn rules_that_can_never_match_are_warned_of() {
     for (rule, words) in [
         (
@@ -236,7 +245,7 @@ fn every_error_has_its_file_and_line() {
         "j.toml:9: tenant.min_cache: expected a size such as 64K, 256MiB, 1.5GiB or a number of bytes, found true",
         "j.toml:11: cache.demand: expected `use` or `usage`, found `soon`",
         "j.toml:12: cache: expected `demand` or `swap`, found the unknown key `x`: correct or remove it",
-        "j.toml.d/10.toml:3: cpu_budget: expected a percentage from 0.1 to 100, found 101",
+        "j.toml.d/10.toml:3: cpu_budget: expected a number from 0.1 to 100, in percent, found 101",
         "j.toml.d/10.toml:4: cache: expected a table [cache], found 3",
     ];
     for line in expect {

@@ -19,7 +19,7 @@ pub(super) fn some_boolean<'de, D: Deserializer<'de>>(d: D) -> Result<Option<boo
 
 /// Percent, 0.1 to 100.
 pub(super) fn percentage<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
-    expect(d, "a percentage from 0.1 to 100", |value| {
+    expect(d, "a number from 0.1 to 100, in percent", |value| {
         let number = match value {
             Value::Integer(number) => f64::from(i32::try_from(*number).ok()?),
             Value::Float(number) => *number,

@@ -94,6 +94,9 @@ fn listen(path: &Path) -> Result<Socket, RunError> {
                     "another agent is running: it has the status socket {socket}; stop it first"
                 )
             }
+            std::io::ErrorKind::PermissionDenied => {
+                format!("the status socket {socket} cannot be made: run as root (sudo)")
+            }
             _ => format!("the status socket {socket}"),
         };
         RunError::system(what)(error)

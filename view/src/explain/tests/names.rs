@@ -9,7 +9,7 @@ fn a_cgroup_that_is_not_managed_is_explained() {
         ..Unmanaged::default()
     };
     let cases = [
-        (Unmanaged::default(), "no such cgroup"),
+        (Unmanaged::default(), "no cgroup this path"),
         (
             Unmanaged {
                 root: true,
@@ -146,7 +146,7 @@ fn the_nearest_names_are_offered() {
     let told = unmanaged("x", &facts);
     assert_eq!(
         told,
-        "x: no such cgroup; the nearest names of tenants are\n  a\n  b/c"
+        "x: no tenant has this name, and no cgroup this path; the nearest names of tenants are\n  a\n  b/c"
     );
 }
 
