@@ -116,7 +116,7 @@ fn distribution(mut of: Vec<f64>) -> (f64, f64) {
 
 #[test]
 fn corrected_weights_are_closer_than_plain_ones_and_nothing_is_lost() {
-    let seeds = seeds(1);
+    let seeds = seeds(5);
     println!(
         "| | plain BFQ: PV; total, MB/s | weights corrected: PV, 95 %; total | and dirty budgets: PV, 95 %; total |"
     );
