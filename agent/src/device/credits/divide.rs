@@ -60,11 +60,32 @@ pub(super) struct Outcome {
 
 /// Why limits are given back.
 pub(super) const GONE: &str = "the disk is gone";
-pub(super) const UNREADABLE: &str = "the disk's counters cannot be read";
+const UNREADABLE: &str = "the disk's counters cannot be read";
 pub(super) const IO_COST: &str =
     "io.cost is enabled on the disk; its operator's choice is left to work alone";
 
 impl DiskCredits {
+    /// A disk of which nothing is known yet; `None` if it is gone already.
+    pub(super) fn new(disk: &Disk) -> Option<Self> {
+        let mut meter = DiskSampler::new(&disk.dir);
+        // Two disks do not have one name at the same time: one that is there before and after is the one in between.
+        if DiskIdentity::of(&disk.dir) != Some(disk.identity) || !meter.is_present() {
+            return None;
+        }
+        tracing::info!(disk = disk.name, number = %disk.id, "divided while it is contended");
+        Some(Self {
+            disk: disk.clone(),
+            meter,
+            credits: CreditLoop::new(Settings::default()),
+            standing: HashMap::new(),
+            weighted: None,
+        })
+    }
+
+    pub(super) fn is(&self, disk: &Disk) -> bool {
+        (self.disk.id, self.disk.identity) == (disk.id, disk.identity)
+    }
+
     /// It is divided no more, since it is gone or for another reason; returns what was given back.
     pub(super) fn leave(&self, gone: bool, store: Option<&mut KnobStore>) -> Vec<Moved> {
         let why = match gone {
@@ -81,6 +102,54 @@ impl DiskCredits {
             store.forget_unwritable(Knob::IoMax(self.disk.id));
             store.forget_unwritable(Knob::IoBfqWeightOn(self.disk.id));
         }
+        moved
+    }
+
+    /// Whether it is divided.
+    pub(super) fn engaged(&self) -> bool {
+        match &self.weighted {
+            Some(weighted) => weighted.engaged(),
+            None => self.credits.engaged(),
+        }
+    }
+
+    /// Has BFQ's weights corrected where BFQ schedules the disk; begins anew where that has changed.
+    fn follow_scheduler(&mut self, store: Option<&mut KnobStore>) -> Vec<Moved> {
+        let bfq = self.disk.scheduler().as_deref() == Some("bfq");
+        if bfq == self.weighted.is_some() {
+            return Vec::new();
+        }
+        tracing::info!(
+            disk = self.disk.name,
+            bfq,
+            "divided by BFQ's weights, corrected, or by limits"
+        );
+        let moved = store.map(|store| self.let_go(store, "the disk is divided in another way"));
+        self.weighted = bfq.then(|| Weighted::new(self.disk.id));
+        moved.unwrap_or_default()
+    }
+
+    /// Gives everything back, and begins anew.
+    pub(super) fn let_go(&mut self, store: &mut KnobStore, why: &str) -> Vec<Moved> {
+        let device = self.disk.id;
+        let changes = match &mut self.weighted {
+            Some(weighted) => weighted.let_go(store, why),
+            None => Vec::new(),
+        };
+        let mut moved: Vec<Moved> = changes
+            .into_iter()
+            .map(|change| weight_moved(device, change))
+            .collect();
+        for (id, _) in self.standing.drain() {
+            store.restore(id, Knob::IoMax(device));
+            moved.push(Moved {
+                id,
+                knob: Knob::IoMax(device),
+                to: None,
+                why: why.to_owned(),
+            });
+        }
+        self.credits = CreditLoop::new(Settings::default());
         moved
     }
 
@@ -249,79 +318,6 @@ impl DiskCredits {
     }
 }
 
-impl DiskCredits {
-    /// A disk of which nothing is known yet; `None` if it is gone already.
-    pub(super) fn new(disk: &Disk) -> Option<Self> {
-        let mut meter = DiskSampler::new(&disk.dir);
-        // Two disks do not have one name at the same time: one that is there before and after is the one in between.
-        if DiskIdentity::of(&disk.dir) != Some(disk.identity) || !meter.is_present() {
-            return None;
-        }
-        tracing::info!(disk = disk.name, number = %disk.id, "divided while it is contended");
-        Some(Self {
-            disk: disk.clone(),
-            meter,
-            credits: CreditLoop::new(Settings::default()),
-            standing: HashMap::new(),
-            weighted: None,
-        })
-    }
-
-    pub(super) fn is(&self, disk: &Disk) -> bool {
-        (self.disk.id, self.disk.identity) == (disk.id, disk.identity)
-    }
-}
-
-impl DiskCredits {
-    /// Whether it is divided.
-    pub(super) fn engaged(&self) -> bool {
-        match &self.weighted {
-            Some(weighted) => weighted.engaged(),
-            None => self.credits.engaged(),
-        }
-    }
-
-    /// Has BFQ's weights corrected where BFQ schedules the disk; begins anew where that has changed.
-    pub(super) fn follow_scheduler(&mut self, store: Option<&mut KnobStore>) -> Vec<Moved> {
-        let bfq = self.disk.scheduler().as_deref() == Some("bfq");
-        if bfq == self.weighted.is_some() {
-            return Vec::new();
-        }
-        tracing::info!(
-            disk = self.disk.name,
-            bfq,
-            "divided by BFQ's weights, corrected, or by limits"
-        );
-        let moved = store.map(|store| self.let_go(store, "the disk is divided in another way"));
-        self.weighted = bfq.then(|| Weighted::new(self.disk.id));
-        moved.unwrap_or_default()
-    }
-
-    /// Gives everything back, and begins anew.
-    pub(super) fn let_go(&mut self, store: &mut KnobStore, why: &str) -> Vec<Moved> {
-        let device = self.disk.id;
-        let changes = match &mut self.weighted {
-            Some(weighted) => weighted.let_go(store, why),
-            None => Vec::new(),
-        };
-        let mut moved: Vec<Moved> = changes
-            .into_iter()
-            .map(|change| weight_moved(device, change))
-            .collect();
-        for (id, _) in self.standing.drain() {
-            store.restore(id, Knob::IoMax(device));
-            moved.push(Moved {
-                id,
-                knob: Knob::IoMax(device),
-                to: None,
-                why: why.to_owned(),
-            });
-        }
-        self.credits = CreditLoop::new(Settings::default());
-        moved
-    }
-}
-
 fn weight_moved(device: DevId, change: Change) -> Moved {
     Moved {
         id: change.id,
@@ -332,7 +328,7 @@ fn weight_moved(device: DevId, change: Change) -> Moved {
 }
 
 /// Gives back every limit on a disk. The kernel has dropped those of one that is gone.
-pub(super) fn release(device: DevId, store: &mut KnobStore, why: &str) -> Vec<Moved> {
+fn release(device: DevId, store: &mut KnobStore, why: &str) -> Vec<Moved> {
     let ours = [Knob::IoMax(device), Knob::IoBfqWeightOn(device)];
     let held = store.owned().filter(|(_, held, _, _)| ours.contains(held));
     let held: Vec<_> = held.map(|(id, knob, ..)| (id, knob)).collect();
