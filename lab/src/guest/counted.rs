@@ -3,24 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use justitia_share::num::to_f64;
 
 use super::background::Background;
+use super::machine::{MachineCounters, read};
 use super::setup::Tenant;
 
-const DISK: &str = "/sys/block/vda/stat";
-const PROCESSORS: &str = "/proc/stat";
 const STALLS: &str = "/proc/pressure/memory";
-/// Of `/sys/block/*/stat`.
-const SECTOR: u64 = 512;
 
 /// The counters at one moment, or what they counted between two.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counted {
     tenants: BTreeMap<String, OfTenant>,
-    disk: DiskCounters,
-    processors: ProcessorCounters,
+    machine: MachineCounters,
     /// Microseconds in which everything waited for memory.
     stalled: u64,
     elapsed: Duration,
@@ -33,22 +29,6 @@ struct OfTenant {
     /// Bytes that disks have delivered to it.
     fetched: u64,
     operations: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct DiskCounters {
-    /// Bytes.
-    read: u64,
-    /// Milliseconds.
-    busy: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct ProcessorCounters {
-    /// Ticks.
-    idle: u64,
-    /// Ticks.
-    all: u64,
 }
 
 impl Counted {
@@ -64,8 +44,7 @@ impl Counted {
         };
         Ok(Self {
             tenants: tenants.iter().map(of_tenant).collect::<Result<_>>()?,
-            disk: disk(&read(DISK)?),
-            processors: processors(&read(PROCESSORS)?),
+            machine: MachineCounters::now()?,
             stalled: stalled(&read(STALLS)?),
             elapsed: Duration::ZERO,
         })
@@ -84,14 +63,7 @@ impl Counted {
         };
         Self {
             tenants: self.tenants.iter().map(of).collect(),
-            disk: DiskCounters {
-                read: self.disk.read.saturating_sub(before.disk.read),
-                busy: self.disk.busy.saturating_sub(before.disk.busy),
-            },
-            processors: ProcessorCounters {
-                idle: self.processors.idle.saturating_sub(before.processors.idle),
-                all: self.processors.all.saturating_sub(before.processors.all),
-            },
+            machine: self.machine.since(before.machine),
             stalled: self.stalled.saturating_sub(before.stalled),
             elapsed,
         }
@@ -115,16 +87,11 @@ impl Counted {
     }
 
     /// The values of the run as a whole, by metric.
-    pub(super) fn whole(&self) -> [(String, f64); 4] {
-        let seconds = self.elapsed.as_secs_f64();
-        let idle = to_f64(self.processors.idle) / to_f64(self.processors.all.max(1));
-        [
-            ("disk_reads", to_f64(self.disk.read)),
-            ("processor", 1.0 - idle),
-            ("disk", to_f64(self.disk.busy) / 1e3 / seconds),
-            ("memory_stall", to_f64(self.stalled) / 1e6),
-        ]
-        .map(|(key, value)| (key.to_owned(), value))
+    pub(super) fn whole(&self) -> Vec<(String, f64)> {
+        let mut values = self.machine.values(self.elapsed.as_secs_f64());
+        let stalled = to_f64(self.stalled) / 1e6;
+        values.push(("memory_stall".to_owned(), stalled));
+        values
     }
 }
 
@@ -153,34 +120,6 @@ impl MeanPages {
     }
 }
 
-fn read(path: &str) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("reading {path}"))
-}
-
-fn numbers(line: &str) -> Vec<u64> {
-    let number = |field: &str| field.parse().ok();
-    line.split_whitespace().filter_map(number).collect()
-}
-
-/// Fields 3 and 10 of `/sys/block/*/stat` (the kernel's Documentation/block/stat.rst).
-fn disk(stat: &str) -> DiskCounters {
-    let fields = numbers(stat);
-    let field = |index: usize| fields.get(index).copied().unwrap_or(0);
-    DiskCounters {
-        read: field(2) * SECTOR,
-        busy: field(9),
-    }
-}
-
-/// The line of all processors in `/proc/stat`; waiting for I/O is idle.
-fn processors(stat: &str) -> ProcessorCounters {
-    let fields = numbers(stat.lines().next().unwrap_or_default());
-    let idle = fields.iter().skip(3).take(2).sum();
-    // What guests of the guest take is part of user time.
-    let all = fields.iter().take(8).sum();
-    ProcessorCounters { idle, all }
-}
-
 /// Microseconds of the line `full` of a pressure file.
 fn stalled(pressure: &str) -> u64 {
     pressure
@@ -200,16 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_files_are_read() {
-        let stat = " 100 2 800 5 6 7 8 9 0 1500 11 0 0 0 0 0 0\n";
-        let expected = DiskCounters {
-            read: 409_600,
-            busy: 1500,
-        };
-        assert_eq!(disk(stat), expected);
-        let stat = "cpu  10 0 20 60 5 1 2 2 7 0\ncpu0 1 1 1 1\n";
-        let expected = ProcessorCounters { idle: 65, all: 100 };
-        assert_eq!(processors(stat), expected);
+    fn the_pressure_file_is_read() {
         let pressure = "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\n";
         assert_eq!(stalled(pressure), 2_500_000);
     }

@@ -11,6 +11,7 @@ mod files;
 mod host;
 mod job;
 mod job_report;
+mod machine;
 mod process;
 mod recorder;
 mod run;

@@ -42,6 +42,7 @@ impl Recorder {
             self.tenant(tenant, window.ended(tenant, report));
             self.whole(latencies(report).map(|(key, value)| (format!("{tenant}_{key}"), value)));
         }
+        self.whole(window.machine());
         let ratio = window.overall_hit_ratio();
         self.whole(ratio.map(|ratio| ("overall_hit_ratio".to_owned(), ratio)));
         reports

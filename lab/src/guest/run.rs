@@ -14,6 +14,7 @@ use super::counted::{Counted, MeanPages};
 use super::disk::ThrottledDisk;
 use super::host::RequestContext;
 use super::job::{Job, Parameters, StartBarrier, Target};
+use super::machine::MachineCounters;
 use super::recorder::Recorder;
 use super::setup::{self, Tenant};
 use super::split_sampler::{self, SplitStats};
@@ -260,8 +261,10 @@ impl<'a> Run<'a> {
             _ => 0,
         };
         let weights = self.tenants.iter().map(weight).collect();
-        let before = self.split.final_total();
+        let (before, machine) = (self.split.final_total(), MachineCounters::now()?);
         let interval = split_sampler::sample(self.tenants, weights, before, seconds)?;
+        let machine = MachineCounters::now()?.since(machine);
+        self.recorder.whole(machine.values(to_f64(seconds)));
         self.split.add(&interval);
         for (tenant, bandwidth) in self.tenants.iter().zip(self.split.bandwidth()) {
             self.recorder

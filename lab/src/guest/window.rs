@@ -8,6 +8,7 @@ use justitia_share::num::to_f64;
 use super::app_counters::AppCounters;
 use super::cgroup::Transfer;
 use super::job_report::JobReport;
+use super::machine::MachineCounters;
 use super::setup::Tenant;
 
 /// The tenants' counters at one moment.
@@ -15,6 +16,7 @@ pub(super) struct Snapshot {
     device: BTreeMap<String, Transfer>,
     application: BTreeMap<String, Transfer>,
     app_counters: AppCounters,
+    machine: MachineCounters,
 }
 
 impl Snapshot {
@@ -30,6 +32,7 @@ impl Snapshot {
             } else {
                 AppCounters::default()
             },
+            machine: MachineCounters::now()?,
         })
     }
 }
@@ -66,6 +69,12 @@ impl Window<'_> {
             values.push(("hit_ratio".to_owned(), ratio));
         }
         values
+    }
+
+    /// What the machine did.
+    pub(super) fn machine(&self) -> Vec<(String, f64)> {
+        let since = self.after.machine.since(self.before.machine);
+        since.values(self.seconds)
     }
 
     /// The hit ratio of all tenants together; `None` where nothing was read.

@@ -2,7 +2,7 @@
 
 use super::number::{factor, show};
 use super::schema::{Goal, Measure, Metric, Results, Unit};
-use super::summary::{Cell, Group, paired};
+use super::summary::{Cell, Group, Row, paired};
 
 /// Whether a goal was reached in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub(super) enum Verdict {
     Reached,
     /// It does not.
     Missed,
+    /// The processors were the bottleneck, so it says nothing of how the disk was divided.
+    ProcessorBound,
     /// It was not measured.
     Unknown,
 }
@@ -24,6 +26,7 @@ impl Verdict {
             Self::Stretch => "reached, and the stretch",
             Self::Reached => "reached",
             Self::Missed => "missed",
+            Self::ProcessorBound => "not judged: the processors were the bottleneck",
             Self::Unknown => "not measured",
         }
     }
@@ -64,6 +67,9 @@ fn check_one(results: &Results, group: &Group<'_>, goal: &Goal) -> Option<GoalRe
     let value = value(&goal.measure, own, other_cell);
     let other_label = other.map(|id| row(id).map_or(id, |row| &*row.configuration.label));
     let aspect = aspect(&goal.measure, other_label.unwrap_or_default());
+    let throughput = matches!(metric.unit, Unit::BytesPerSecond | Unit::PerSecond);
+    let mut rows = std::iter::once(own_row).chain(other.and_then(row));
+    let bound_by_processors = throughput && rows.any(Row::processor_bound);
     let word = |value: f64| word(&goal.measure, metric, value);
     let sign = if is_upper_bound(&goal.measure) {
         "≤"
@@ -81,7 +87,11 @@ fn check_one(results: &Results, group: &Group<'_>, goal: &Goal) -> Option<GoalRe
         found: value.map_or("not measured".into(), word),
         must: bound(goal.must),
         stretch: goal.stretch.map(bound).unwrap_or_default(),
-        verdict: verdict(goal, value),
+        verdict: if bound_by_processors {
+            Verdict::ProcessorBound
+        } else {
+            verdict(goal, value)
+        },
     })
 }
 

@@ -3,7 +3,8 @@
 use justitia_share::num::to_f64;
 use justitia_share::{Weight, pv};
 
-use super::schema::{Configuration, Metric, Outcome, Results, Run, Total};
+use super::number::show;
+use super::schema::{Configuration, Metric, Outcome, Results, Run, Total, Unit};
 use super::spread::Spread;
 
 /// The runs of one experiment with the same MGLRU state.
@@ -26,6 +27,10 @@ pub(super) struct Row<'a> {
     pub failures: Vec<Failure<'a>>,
     /// One per metric, in the order of [`Results::metrics`].
     pub cells: Vec<Cell>,
+    /// The part of the time that the processors were busy: the median of the runs.
+    pub processor: Option<f64>,
+    /// The same of the disk.
+    pub disk: Option<f64>,
     /// The run whose timeline is shown: the one with the median headline.
     pub typical: Option<&'a Run>,
 }
@@ -54,6 +59,27 @@ pub(super) struct Cell {
     pub pv: Option<Spread>,
     /// The total of each repeat, for comparisons within a repeat.
     pub totals: Vec<(u32, f64)>,
+}
+
+/// From this part of the time on the processors count as the bottleneck: on average over a window of half a minute and more.
+pub(super) const PROCESSOR_BOUND: f64 = 0.85;
+
+impl Row<'_> {
+    /// How busy the machine was, in words; `None` where that was not measured.
+    pub(super) fn busy(&self) -> Option<String> {
+        let part = |part: f64| show(Unit::Ratio, part);
+        Some(format!(
+            "{}: the processors were busy {} of the time, the disk {}.",
+            self.configuration.label,
+            part(self.processor?),
+            part(self.disk?)
+        ))
+    }
+
+    /// Whether the processors were the bottleneck: then throughput says little of how the disk was divided.
+    pub(super) fn processor_bound(&self) -> bool {
+        self.processor.is_some_and(|busy| busy >= PROCESSOR_BOUND)
+    }
 }
 
 impl Group<'_> {
@@ -134,9 +160,17 @@ fn row<'a>(results: &'a Results, configuration: &'a Configuration, mglru: Option
             }),
         }
     }
+    let whole = |key: &str| {
+        let values = measured
+            .iter()
+            .filter_map(|run| run.values.get(key).copied());
+        Spread::of(values).map(|spread| spread.median)
+    };
     Row {
         configuration,
         measured: measured.len(),
+        processor: whole("processor"),
+        disk: whole("disk"),
         failures,
         cells: results
             .metrics

@@ -9,7 +9,7 @@ use super::goal::check_goals;
 use super::number::{digits, factor, scale, show};
 use super::schema::{Metric, Results, Total, Unit};
 use super::spread::Spread;
-use super::summary::{Cell, Group, groups, ideal};
+use super::summary::{Cell, Group, Row, groups, ideal};
 
 /// Every experiment: findings, a table per metric, goals, failures.
 pub fn terminal(all: &[Results]) -> String {
@@ -44,6 +44,9 @@ fn of_group(results: &Results, group: &Group<'_>) -> String {
     }
     if let Some(table) = whole(results, group) {
         text.push_str(&format!("{table}\n\n"));
+    }
+    for busy in group.rows.iter().filter_map(Row::busy) {
+        text.push_str(&format!("{}\n", clean(&busy)));
     }
     for goal in check_goals(results, group) {
         let line = format!(

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::super::finding::finding;
 use super::super::number::show;
 use super::super::schema::{Results, Total, Unit};
-use super::super::summary::{Group, groups};
+use super::super::summary::{Group, Row, groups};
 use super::{curves, goals, over_time, proportions, table};
 
 /// The section of one experiment; `id` is its anchor and the prefix of every id within.
@@ -85,6 +85,9 @@ fn measured(results: &Results, group: &Group<'_>, id: &str) -> Markup {
             }
         }
         (table::whole(results, group))
+        @for busy in group.rows.iter().filter_map(Row::busy) {
+            p { (busy) }
+        }
         @for (position, metric) in results.metrics.iter().enumerate() {
             (over_time::section(results, group, metric, &format!("{id}-t{position}")))
         }

@@ -48,6 +48,6 @@ fn verdict_class(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Stretch | Verdict::Reached => "good",
         Verdict::Missed => "bad",
-        Verdict::Unknown => "unknown",
+        Verdict::ProcessorBound | Verdict::Unknown => "unknown",
     }
 }

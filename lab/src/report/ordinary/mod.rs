@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::number::{percent, times};
 use super::schema::{Outcome, Results, Run};
 use super::spread::Spread;
+use super::summary::PROCESSOR_BOUND;
 pub use table::table;
 
 /// The configurations that are compared: the kernel alone, and the agent without a scheduler, which would be a second
@@ -23,8 +24,6 @@ const DISK_READS: f64 = 1.03;
 const DISK_NOISE: f64 = 8_388_608.0;
 /// Bytes below which a tenant counts as one that does not read.
 const READS: f64 = 1_048_576.0;
-/// The part of the time from which on the processors count as the bottleneck: on average over a window of a minute and more.
-const BUSY: f64 = 0.85;
 
 /// A value of the kernel alone and of the agent: medians of the repeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -203,7 +202,10 @@ fn mixture(results: &Results, mglru: Option<bool>) -> Mixture {
 
 impl Mixture {
     fn judge(&mut self) {
-        self.processor_bound = self.processor.larger().is_some_and(|busy| busy >= BUSY);
+        self.processor_bound = self
+            .processor
+            .larger()
+            .is_some_and(|busy| busy >= PROCESSOR_BOUND);
         let disk = self.disk_reads.kernel.zip(self.disk_reads.ours);
         self.disk_good = disk.map(|(kernel, ours)| ours <= DISK_READS * kernel + DISK_NOISE);
         self.good = self.disk_good.map(|disk| {

@@ -179,6 +179,29 @@ fn goals_are_judged_within_a_repeat() {
     assert_eq!(verdicts(&results)[1], Verdict::Missed);
     results.goals[1].must = 1.0;
     assert_eq!(verdicts(&results)[1], Verdict::Reached);
+    // Where the processors are the bottleneck, of either, throughput is not judged; other quantities are.
+    let busy = |results: &mut Results, run: usize, part: f64| {
+        let values = &mut results.runs[run].values;
+        values.insert("processor".into(), part)
+    };
+    for conventional in [1, 2] {
+        busy(&mut results, conventional, 0.9);
+    }
+    assert_eq!(
+        verdicts(&results),
+        [Verdict::Stretch, Verdict::ProcessorBound, Verdict::Missed]
+    );
+    busy(&mut results, 0, 0.9);
+    busy(&mut results, 3, 0.9);
+    busy(&mut results, 4, 0.5);
+    assert_eq!(
+        verdicts(&results),
+        [
+            Verdict::ProcessorBound,
+            Verdict::ProcessorBound,
+            Verdict::Missed
+        ]
+    );
 }
 
 #[test]
