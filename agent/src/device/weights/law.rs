@@ -39,8 +39,10 @@ const SLOWEST: f64 = 4.0;
 const CARRIED: f64 = 10.0;
 /// What was learnt of a node that does not contend any more is forgotten within about so many seconds.
 const FORGOTTEN: f64 = 20.0;
-/// A weight is corrected by at most this factor, up or down.
-pub const MOST_CORRECTION: f64 = 8.0;
+/// The corrections of two siblings that contend are at most this factor apart: so much a tenant gains at most of which nobody
+/// sees what it gets. BFQ serves requests past the weights while it idles for another queue (injection), most of them of light
+/// tenants: that eight file servers divide the disk needs a factor of some 30.
+pub const MOST_CORRECTION: f64 = 64.0;
 /// A weight that would move by less than this part stays.
 const DEADBAND: f64 = 0.08;
 
@@ -279,9 +281,12 @@ impl Law {
                 mean += part * state.correction;
             }
         }
+        let corrections = group.iter().map(|node| self.state(ids, *node).correction);
+        let highest = corrections.fold(f64::NEG_INFINITY, f64::max);
         for node in group {
             if let Some(state) = self.nodes.get_mut(&ids[node.index()]) {
-                state.correction -= mean;
+                let bounded = state.correction.max(highest - MOST_CORRECTION.ln());
+                state.correction = bounded - mean;
             }
         }
     }
@@ -321,8 +326,7 @@ impl State {
         self.owed = (owed - counts).clamp(-CARRIED, CARRIED);
         let late = sum.dirty / sum.written.max(LEAST_BYTES);
         let time = (CORRECTED_IN + late).min(SLOWEST);
-        let most = MOST_CORRECTION.ln();
-        self.correction = (self.correction + counts / time).clamp(-most, most);
+        self.correction += counts / time;
     }
 
     /// It does not contend: what was learnt of it is forgotten slowly.
