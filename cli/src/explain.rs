@@ -205,7 +205,10 @@ fn current_values(tenant: &TenantStatus, left: Vec<LeftKnob>) -> Option<CurrentV
         let device = |name: &str| name.strip_prefix(file)?.strip_prefix(' ')?.parse().ok();
         knobs.filter_map(|k| device(&k.knob)).collect()
     };
-    let weighted = written("io.bfq.weight");
+    let io_cost = written("io.weight").into_iter().map(Knob::IoWeightOn);
+    let bfq = written("io.bfq.weight")
+        .into_iter()
+        .map(Knob::IoBfqWeightOn);
     let mut devices = io_max_devices(&cgroup).unwrap_or_default();
     devices.extend(written("io.max"));
     devices.sort_unstable();
@@ -223,7 +226,8 @@ fn current_values(tenant: &TenantStatus, left: Vec<LeftKnob>) -> Option<CurrentV
     let knobs = memory
         .into_iter()
         .chain(devices.iter().copied().map(Knob::IoMax))
-        .chain(weighted.into_iter().map(Knob::IoBfqWeightOn))
+        .chain(io_cost)
+        .chain(bfq)
         .filter_map(|knob| Some((knob.to_string(), read_raw(&cgroup, knob).ok()?)))
         .collect();
     Some(CurrentValues {

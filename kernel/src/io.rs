@@ -65,12 +65,14 @@ pub struct IoStat {
     pub dbytes: u64,
     /// Discards.
     pub dios: u64,
+    /// Microseconds of the disk's time, by the model of io.cost (`ioc_pd_stat`, block/blk-iocost.c); 0 where that is off.
+    pub cost_usage: u64,
 }
 
 impl IoStat {
     /// Reads `io.stat`, in the file's order. A device without any counter is left out: kernels
     /// print the numbers of idle devices, some (5.13 to 6.x) without even a newline between them.
-    /// Other `key=value` pairs (`cost.usage=…`, `use_delay=…`) are passed over.
+    /// Other `key=value` pairs (`cost.vrate=…`, `use_delay=…`) are passed over.
     ///
     /// # Errors
     /// When a counter is no number, precedes any device, or a word is neither device nor pair.
@@ -98,6 +100,7 @@ impl IoStat {
                     b"wios" => &mut counters.wios,
                     b"dbytes" => &mut counters.dbytes,
                     b"dios" => &mut counters.dios,
+                    b"cost.usage" => &mut counters.cost_usage,
                     _ => continue,
                 };
                 *field = parse::number(value)
@@ -215,6 +218,7 @@ mod tests {
             wios: 4,
             dbytes: 5,
             dios: 6,
+            cost_usage: 99,
         };
         assert_eq!(all, [(SDA, first), (SDB, reads(7))]);
     }

@@ -26,6 +26,8 @@ pub enum Knob {
     IoWeight,
     /// The default of `io.bfq.weight`.
     IoBfqWeight,
+    /// One device's line of `io.weight`.
+    IoWeightOn(DevId),
     /// One device's line of `io.bfq.weight`.
     IoBfqWeightOn(DevId),
     /// One device's line of `io.max`.
@@ -48,7 +50,7 @@ impl Knob {
             Self::MemoryLow => "memory.low",
             Self::MemoryHigh => "memory.high",
             Self::MemoryMax => "memory.max",
-            Self::IoWeight => "io.weight",
+            Self::IoWeight | Self::IoWeightOn(_) => "io.weight",
             Self::IoBfqWeight | Self::IoBfqWeightOn(_) => "io.bfq.weight",
             Self::IoMax(_) => "io.max",
             Self::DirtyBackground => "dirty_background_ratio",
@@ -70,7 +72,7 @@ impl Knob {
             Self::MemoryMin | Self::MemoryLow => "0".to_owned(),
             Self::MemoryHigh | Self::MemoryMax => "max".to_owned(),
             Self::IoWeight | Self::IoBfqWeight => "default 100".to_owned(),
-            Self::IoBfqWeightOn(device) => format!("{device} default"),
+            Self::IoWeightOn(device) | Self::IoBfqWeightOn(device) => format!("{device} default"),
             Self::IoMax(device) => unlimited(device),
             Self::DirtyBackground => "10".to_owned(),
             Self::VfsCachePressure => "100".to_owned(),
@@ -102,7 +104,7 @@ impl Knob {
                     .into_bytes()
                     .into()
             }
-            Self::IoBfqWeightOn(device) => {
+            Self::IoWeightOn(device) | Self::IoBfqWeightOn(device) => {
                 let lines = crate::io::IoWeight::parse(text)?.per_device;
                 let line = lines.iter().find(|(of, _)| *of == device);
                 match line {
@@ -135,7 +137,7 @@ impl Knob {
 impl std::fmt::Display for Knob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::IoMax(device) | Self::IoBfqWeightOn(device) => {
+            Self::IoMax(device) | Self::IoWeightOn(device) | Self::IoBfqWeightOn(device) => {
                 write!(f, "{} {device}", self.file())
             }
             Self::DirtyBackground | Self::VfsCachePressure => write!(f, "vm.{}", self.file()),
@@ -145,7 +147,7 @@ impl std::fmt::Display for Knob {
 }
 
 /// The value of `knob`, in the form that [`write_raw`] takes: `max`, `1048576`,
-/// `default 100`, `8:0 300` (`8:0 default` where `io.bfq.weight` has no line for the device), `8:0 rbps=max wbps=1048576 riops=max wiops=max` (all `max` when the device is
+/// `default 100`, `8:0 300` (`8:0 default` where the file has no line for the device), `8:0 rbps=max wbps=1048576 riops=max wiops=max` (all `max` when the device is
 /// not limited, where the file has no line for it).
 ///
 /// # Errors
@@ -169,7 +171,7 @@ pub fn io_max_devices(cgroup: &Cgroup) -> Result<Vec<DevId>> {
 /// Writes `value` to `knob` in one `write(2)`; never creates a file. The kernel may round (memory
 /// to whole pages): read the knob again to know its value.
 ///
-/// A `value` for [`Knob::IoMax`] and [`Knob::IoBfqWeightOn`] names its device, as [`read_raw`] returns it. Without a line of
+/// A `value` for one device's line names the device, as [`read_raw`] returns it. Without a line of
 /// its own a device goes by the default of `io.bfq.weight` again at once: for that the default is written as it stands, and then
 /// the lines of other devices, since the kernel alone would leave the last weight in force (6.12, `bfq_io_set_device_weight`).
 ///
@@ -177,7 +179,7 @@ pub fn io_max_devices(cgroup: &Cgroup) -> Result<Vec<DevId>> {
 /// As every operation on a [`Cgroup`]; `EINVAL` or `ERANGE` for what the kernel does not take;
 /// [`Error::Parse`] when the value of one device's line names another device than the knob.
 pub fn write_raw(cgroup: &Cgroup, knob: Knob, value: &str) -> Result<()> {
-    if let Knob::IoMax(device) | Knob::IoBfqWeightOn(device) = knob
+    if let Knob::IoMax(device) | Knob::IoWeightOn(device) | Knob::IoBfqWeightOn(device) = knob
         && first_word(value).parse() != Ok(device)
     {
         return Err(Error::Parse {

@@ -81,6 +81,7 @@ fn io_of_a_tenant() {
             wios: 2049,
             dbytes: 0,
             dios: 0,
+            cost_usage: io.cost_usage,
         };
         assert_eq!(io, expected);
         assert!((65..=71).contains(&io.rios));

@@ -146,6 +146,7 @@ fn parsed(name: &str) -> Option<Knob> {
             let device = device.parse().ok()?;
             match file {
                 "io.max" => Some(Knob::IoMax(device)),
+                "io.weight" => Some(Knob::IoWeightOn(device)),
                 "io.bfq.weight" => Some(Knob::IoBfqWeightOn(device)),
                 _ => None,
             }

@@ -64,6 +64,7 @@ const IDLE: &str = "nobody contends for a disk any more";
 /// Credits of all disks.
 #[derive(Debug)]
 pub struct Credits {
+    root: Cgroup,
     disks: Vec<DiskCredits>,
     /// Where disks come from; `None` where none is divided.
     following: Option<Following>,
@@ -105,6 +106,7 @@ impl Credits {
     pub fn open(config: &Config, cgroup_root: &Cgroup) -> Self {
         let release = release(Path::new("/proc")).unwrap_or_default();
         let mut credits = Self {
+            root: cgroup_root.clone(),
             disks: Vec::new(),
             following: None,
             users: ActiveSet::default(),
@@ -137,9 +139,8 @@ impl Credits {
 
     /// What is not done here, and why.
     #[must_use]
-    pub fn limits(&self) -> Vec<String> {
-        let left = self.following.as_ref().map(Following::left);
-        [&self.limits, left.unwrap_or_default()].concat()
+    pub fn limits(&self) -> &[String] {
+        &self.limits
     }
 
     /// The facts behind what stands in a knob of ours; `None` if it is not ours.
@@ -249,7 +250,12 @@ impl Credits {
 
     /// Has a watchdog watch over what stands, if anything does: without one nothing stays.
     fn keep_guarded(&mut self, config: &Config, store: &KnobStore) -> Result<(), LetGo> {
-        let limits = |knob| !matches!(knob, Knob::MemoryLow | Knob::IoBfqWeightOn(_));
+        let limits = |knob| {
+            !matches!(
+                knob,
+                Knob::MemoryLow | Knob::IoWeightOn(_) | Knob::IoBfqWeightOn(_)
+            )
+        };
         let stands = !self.watchdog.watches() && store.owned().any(|(_, knob, ..)| limits(knob));
         if stands && !self.watchdog.ready(&config.state_dir) {
             return Err(LetGo::NoWatchdog);
@@ -259,8 +265,12 @@ impl Credits {
 
     /// What the disks did since the last turn.
     fn look(&mut self, now: Instant) -> Vec<Option<Interval>> {
+        let of_root = match self.disks.iter().any(|disk| disk.io_cost) {
+            true => self.root.io_stat().unwrap_or_default(),
+            false => Vec::new(),
+        };
         let disks = self.disks.iter_mut();
-        let intervals: Vec<_> = disks.map(|disk| disk.meter.sample(now)).collect();
+        let intervals: Vec<_> = disks.map(|disk| disk.look(now, &of_root)).collect();
         // Where contention may begin, it is to be noticed as soon as if no other disk were divided steadily.
         let begins = |(disk, interval): (&DiskCredits, &Option<Interval>)| {
             !disk.engaged() && interval.is_some_and(|i| i.busy >= BUSY / 2.0)

@@ -5,7 +5,7 @@
 //! | planner | decides | source |
 //! |---|---|---|
 //! | [`plan_limits`] | `io.max` of tenants on a contended disk that BFQ does not schedule | WDT |
-//! | [`weights`] | `io.bfq.weight` of tenants, on a contended disk that BFQ schedules | WDT, residual carry-over |
+//! | [`weights`] | `io.bfq.weight` or `io.weight` of tenants, on a contended disk that BFQ or io.cost divides | WDT, residual carry-over |
 //! | [`plan_rooms`] | `memory.high` of writers | Justitia, section III-A |
 
 mod active_set;

@@ -270,6 +270,7 @@ impl LeftLimits {
             matches!(
                 e.knob,
                 Knob::IoMax(_)
+                    | Knob::IoWeightOn(_)
                     | Knob::IoBfqWeightOn(_)
                     | Knob::MemoryHigh
                     | Knob::DirtyBackground

@@ -7,7 +7,6 @@ use anyhow::Context;
 use justitia_agent::device::credits::{DiskSupport, disk_support};
 use justitia_api::escape;
 use justitia_kernel::capabilities::{Capabilities, FeatureSupport, Paths, SupportLevel};
-use justitia_kernel::cgroup::CgroupFs;
 use justitia_kernel::probes::{IoProbes, Limits, ProbeError, ProbeStatus};
 use justitia_runtimes::{Installed, Reads};
 
@@ -90,11 +89,7 @@ impl Host {
 
 /// Every block device, and whether device bandwidth is divided there.
 fn disks() -> anyhow::Result<Vec<DiskSupport>> {
-    let qos = CgroupFs::discover()
-        .ok()
-        .map(|fs| fs.root().full_path().join("io.cost.qos"));
-    let qos = qos.and_then(|path| std::fs::read_to_string(path).ok());
-    let disks = disk_support(Path::new("/sys"), &qos.unwrap_or_default());
+    let disks = disk_support(Path::new("/sys"));
     disks.context("block devices, in /sys/block")
 }
 

@@ -17,8 +17,8 @@ pub struct Configuration {
     pub what: String,
     /// The disk's scheduler.
     pub scheduler: Scheduler,
-    /// Whether io.cost is on, with a model that says how fast the disk is.
-    pub io_cost: bool,
+    /// The io.cost model, if it is on: per cent of the disk's speed.
+    pub io_cost: Option<u64>,
     /// Whether the tenants' memory is limited by weight.
     pub memory: Option<MemoryLimit>,
     /// Whether the tenants' device bandwidth is limited by weight (`io.max`).
@@ -38,8 +38,10 @@ pub struct Configuration {
 pub enum Scheduler {
     /// None at all.
     None,
-    /// BFQ, which takes `io.bfq.weight`.
+    /// BFQ, which takes `io.bfq.weight`, without its preference of interactive tasks and with small slices.
     Bfq,
+    /// BFQ with its own settings.
+    BfqDefault,
 }
 
 /// Which file limits a tenant's memory.
@@ -57,6 +59,7 @@ impl Configuration {
     pub fn all() -> Vec<Self> {
         let mut all = Self::baselines();
         all.extend(Self::with_agent());
+        all.extend(Self::with_device_bandwidth());
         all
     }
 
@@ -67,7 +70,7 @@ impl Configuration {
             label: "Conventional".into(),
             what: "The stock kernel as it comes: no scheduler, weights without effect.".into(),
             scheduler: Scheduler::None,
-            io_cost: false,
+            io_cost: None,
             memory: None,
             io_max: false,
             agent: false,
@@ -88,8 +91,12 @@ impl Configuration {
 
     /// Without the agent.
     fn baselines() -> Vec<Self> {
-        let bfq = "BFQ schedules the disk by io.bfq.weight.";
+        let bfq =
+            "BFQ schedules the disk by io.bfq.weight, with low_latency=0 and max_budget=1024.";
+        let bfq_default = "BFQ schedules the disk by io.bfq.weight, with its own settings.";
         let io_cost = "io.cost shares the disk by io.weight, its model set to the disk's speed.";
+        let io_cost_below =
+            "The same, its model set to 90 % of the disk's speed, with latency targets.";
         let memory = "memory.max by weight, over BFQ.";
         let io_max = "io.max by weight, out of the disk's known speed.";
         let both = "io.max and memory.high by weight, out of the disk's known speed.";
@@ -100,8 +107,16 @@ impl Configuration {
                 ..Self::named("bfq", "BFQ", bfq)
             },
             Self {
-                io_cost: true,
+                scheduler: Scheduler::BfqDefault,
+                ..Self::named("bfq-default", "BFQ as it comes", bfq_default)
+            },
+            Self {
+                io_cost: Some(100),
                 ..Self::named("iocost", "io.cost", io_cost)
+            },
+            Self {
+                io_cost: Some(90),
+                ..Self::named("iocost-90", "io.cost at 90 %", io_cost_below)
             },
             Self {
                 scheduler: Scheduler::Bfq,
@@ -141,24 +156,6 @@ impl Configuration {
                 "justitia run alone: no scheduler enforces weights at the disk.",
             ),
             Self {
-                credits: true,
-                ..agent(
-                    Scheduler::None,
-                    "justitia+io",
-                    "Justitia with [io]",
-                    "justitia run with device bandwidth ([io]) enabled, without a scheduler; background writeback starts late.",
-                )
-            },
-            Self {
-                credits: true,
-                ..agent(
-                    Scheduler::Bfq,
-                    "justitia+bfq+io",
-                    "Justitia with [io] over BFQ",
-                    "justitia run with device bandwidth ([io]) enabled over BFQ, whose weights it corrects; background writeback starts late.",
-                )
-            },
-            Self {
                 usage: true,
                 ..agent(
                     Scheduler::Bfq,
@@ -176,6 +173,64 @@ impl Configuration {
                     "justitia run with pages of shared files recharged, sampled every 10 s, over BFQ with io.bfq.weight.",
                 )
             },
+        ]
+    }
+
+    /// With the agent, which divides the disk, too.
+    fn with_device_bandwidth() -> Vec<Self> {
+        let io = |scheduler, io_cost, id, label, over| Self {
+            scheduler,
+            io_cost,
+            agent: true,
+            credits: true,
+            ..Self::named(
+                id,
+                label,
+                &format!(
+                    "justitia run with device bandwidth ([io]) enabled, {over}; background writeback starts late."
+                ),
+            )
+        };
+        let corrected = |id, label, scheduler, io_cost, over| {
+            let over = format!("over {over}, whose weights it corrects");
+            io(scheduler, io_cost, id, label, over)
+        };
+        vec![
+            io(
+                Scheduler::None,
+                None,
+                "justitia+io",
+                "Justitia with [io]",
+                "without a scheduler".to_owned(),
+            ),
+            corrected(
+                "justitia+bfq+io",
+                "Justitia with [io] over BFQ",
+                Scheduler::Bfq,
+                None,
+                "BFQ",
+            ),
+            corrected(
+                "justitia+bfq-default+io",
+                "Justitia with [io] over BFQ as it comes",
+                Scheduler::BfqDefault,
+                None,
+                "BFQ with its own settings",
+            ),
+            corrected(
+                "justitia+iocost+io",
+                "Justitia with [io] over io.cost",
+                Scheduler::None,
+                Some(100),
+                "io.cost with a model of the disk's speed",
+            ),
+            corrected(
+                "justitia+iocost-90+io",
+                "Justitia with [io] over io.cost at 90 %",
+                Scheduler::None,
+                Some(90),
+                "io.cost with a model of 90 % of the disk's speed",
+            ),
         ]
     }
 

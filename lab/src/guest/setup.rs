@@ -120,8 +120,8 @@ pub(super) fn directory(name: &str) -> Result<PathBuf> {
 
 fn disk(experiment: &Experiment, configuration: &Configuration) -> Result<()> {
     scheduler(configuration.scheduler)?;
-    if configuration.io_cost {
-        io_cost(experiment.disk.bytes_per_second.0)?;
+    if let Some(per_cent) = configuration.io_cost {
+        io_cost(experiment.disk.bytes_per_second.0, per_cent)?;
     }
     mount(experiment.disk.filesystem)
 }
@@ -129,7 +129,7 @@ fn disk(experiment: &Experiment, configuration: &Configuration) -> Result<()> {
 fn scheduler(scheduler: Scheduler) -> Result<()> {
     let name = match scheduler {
         Scheduler::None => "none",
-        Scheduler::Bfq => "bfq",
+        Scheduler::Bfq | Scheduler::BfqDefault => "bfq",
     };
     write(&Path::new(QUEUE).join("scheduler"), name)?;
     if scheduler == Scheduler::Bfq {
@@ -140,14 +140,25 @@ fn scheduler(scheduler: Scheduler) -> Result<()> {
     Ok(())
 }
 
-/// Turns io.cost on, with a model of a disk of this speed.
-fn io_cost(bytes: u64) -> Result<()> {
+/// io.cost as it is set up for a model of all of the disk's speed: it never changes the rate.
+const FIXED_RATE: &str = "rpct=0 rlat=0 wpct=0 wlat=0 min=100 max=100";
+/// And below it: slower where requests take longer than a deep queue does at full speed, microseconds.
+const LATENCY_TARGETS: &str = "rpct=95 rlat=100000 wpct=95 wlat=200000 min=50 max=100";
+
+/// Turns io.cost on, with a model of a disk of so many per cent of this speed.
+fn io_cost(bytes: u64, per_cent: u64) -> Result<()> {
     ensure!(
         bytes > 0,
         "io.cost's model needs a disk with bytes_per_second"
     );
     let number = device_number()?;
+    let bytes = bytes * per_cent / 100;
     let pages = bytes >> 12;
+    let quality = if per_cent < 100 {
+        LATENCY_TARGETS
+    } else {
+        FIXED_RATE
+    };
     let root = Cgroup::root();
     root.write(
         "io.cost.model",
@@ -155,7 +166,7 @@ fn io_cost(bytes: u64) -> Result<()> {
     )?;
     root.write(
         "io.cost.qos",
-        &format!("{number} enable=1 ctrl=user rpct=0 rlat=0 wpct=0 wlat=0 min=100 max=100"),
+        &format!("{number} enable=1 ctrl=user {quality}"),
     )
 }
 

@@ -121,14 +121,14 @@ fn limited_writers_are_released_when_the_disk_is_idle() {
     });
 }
 
-/// Requests in flight differ, so that BFQ alone does not divide the disk as weights say.
-const OVER_BFQ: &str = "
+/// Lines of the disk in the file F. Requests in flight differ, so that no controller alone divides the disk as weights say.
+const LINES: &str = "
     disk=$(cat /sys/block/vda/dev)
-    line() { grep \"^$disk \" $C/$1/io.bfq.weight; }
+    line() { grep \"^$disk \" $C/$1/$F; }
     corrected() { line light && line heavy; }
     given_back() { ! line light && ! line heavy; }
     stands() {
-        [ $(head -n 1 $C/light/io.bfq.weight | tr -dc 0-9) = 100 ] && [ $(head -n 1 $C/heavy/io.bfq.weight | tr -dc 0-9) = 800 ] &&
+        [ $(head -n 1 $C/light/$F | tr -dc 0-9) = 100 ] && [ $(head -n 1 $C/heavy/$F | tr -dc 0-9) = 800 ] &&
             [ \"$(line own)\" = \"$disk 77\" ]
     }
     contend() { writer light; writer light; writer light; writer heavy; }
@@ -137,31 +137,48 @@ const OVER_BFQ: &str = "
 #[test]
 #[ignore = "minutes: make test-vm"]
 fn weights_of_bfq_are_corrected_while_the_disk_is_contended_and_given_back() {
+    weights_are_corrected(
+        "io.bfq.weight",
+        "echo bfq >/sys/block/vda/queue/scheduler",
+        "echo none >/sys/block/vda/queue/scheduler",
+    );
+}
+
+#[test]
+#[ignore = "minutes: make test-vm"]
+fn weights_of_io_cost_are_corrected_while_the_disk_is_contended_and_given_back() {
+    weights_are_corrected(
+        "io.weight",
+        "echo \"$disk ctrl=user model=linear rbps=20000000 rseqiops=5000 rrandiops=5000 wbps=20000000 wseqiops=5000 wrandiops=5000\" >$C/io.cost.model
+         echo \"$disk enable=1 ctrl=user rpct=0 wpct=0 min=100 max=100\" >$C/io.cost.qos",
+        "echo \"$disk enable=0\" >$C/io.cost.qos",
+    );
+}
+
+fn weights_are_corrected(file: &str, enable: &str, disable: &str) {
+    let lines = format!("{WRITERS} F={file} {LINES}");
     in_guest(small, |guest| {
         guest.ok(&format!(
-            "{WRITERS} {OVER_BFQ} echo bfq >/sys/block/vda/queue/scheduler
+            "{lines} {enable}
             mkdir -p /etc/justitia && printf '[io]\\nenabled = true\\n' >/etc/justitia/justitia.toml
             live light && live heavy && live own || exit 1
-            echo 100 >$C/light/io.bfq.weight && echo 800 >$C/heavy/io.bfq.weight && echo \"$disk 77\" >$C/own/io.bfq.weight && stands"
+            echo 100 >$C/light/$F && echo 800 >$C/heavy/$F && echo \"$disk 77\" >$C/own/$F && stands"
         ));
         // Nobody is limited.
         guest.ok(&format!(
-            "{WRITERS} {OVER_BFQ} start && contend >/dev/null 2>&1; writer own >/dev/null 2>&1; within 90 corrected && none && stands"
+            "{lines} start && contend >/dev/null 2>&1; writer own >/dev/null 2>&1; within 90 corrected && none && stands"
         ));
         let why = guest.ok("justitia explain light");
-        assert!(
-            why.contains("which its scheduler divides by weight"),
-            "{why}"
-        );
+        assert!(why.contains("which is divided by weight"), "{why}");
         // A killed agent's are restored by the reset, a stopped one's by itself; those without contention go.
         guest.ok(&format!(
-            "{WRITERS} {OVER_BFQ} end KILL >/dev/null; justitia reset && given_back && stands || {{ cat $C/*/io.bfq.weight; exit 1; }}"
+            "{lines} end KILL >/dev/null; justitia reset && given_back && stands || {{ cat $C/*/$F; exit 1; }}"
         ));
         guest.ok(&format!(
-            "{WRITERS} {OVER_BFQ} start && within 90 corrected || exit 1
+            "{lines} start && within 90 corrected || exit 1
             rest; within 60 given_back && stands || exit 1
             contend >/dev/null 2>&1; within 90 corrected || exit 1
-            rest; [ $(end TERM) = 0 ] && given_back && stands && echo none >/sys/block/vda/queue/scheduler"
+            rest; [ $(end TERM) = 0 ] && given_back && stands && {disable}"
         ));
     });
 }

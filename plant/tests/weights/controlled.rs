@@ -1,27 +1,33 @@
-//! The model with BFQ, its weights corrected as the agent corrects them, with or without dirty budgets.
+//! The model with BFQ or io.cost, its weights corrected as the agent corrects them, with or without dirty budgets.
 
 use std::collections::HashMap;
 
-use justitia_agent::device::weights::{Law, Looked, Used};
+use justitia_agent::device::weights::{Controller, Law, Looked, Used};
 use justitia_agent::device::{Writer, plan_rooms};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_plant::{Disk, Machine, Memory, Scheduler, TenantSample, Work};
 use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{Demand, NodeId, Tree, Weight, pv};
 
-/// What guests of four direct writers have shown; see [`Scheduler::Bfq`].
-const BFQ: Scheduler = Scheduler::Bfq { leak: 0.125 };
-/// The largest weight of BFQ.
-const MOST: u64 = 1000;
 /// `memory.high` moves every so many looks.
 const ROOMS: u32 = 2;
 /// A tenant with fewer dirty bytes is no buffered writer.
 const DIRTY: f64 = 256e3;
 
+/// A disk of so many MB/s that BFQ schedules, with what guests of four direct writers have shown; see [`Scheduler::Bfq`].
+pub(super) fn bfq(speed: f64) -> Disk {
+    Disk::new(speed * 1e6, Scheduler::Bfq { leak: 0.125 })
+}
+
+/// A disk of so many MB/s with io.cost, whose model is this part of that.
+pub(super) fn io_cost(speed: f64, model: f64) -> Disk {
+    Disk::new(speed * 1e6, Scheduler::IoCost { model })
+}
+
 /// What acts on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acts {
-    /// BFQ with the operator's weights.
+    /// The operator's weights stand.
     Nothing,
     /// Weights are corrected.
     Weights,
@@ -35,6 +41,8 @@ pub(super) struct Controlled {
     /// The agent looks this often, seconds.
     pub(super) period: f64,
     acts: Acts,
+    /// The largest weight.
+    most: u64,
     law: Law,
     tree: Tree<Demand>,
     ids: Vec<u64>,
@@ -47,14 +55,14 @@ pub(super) struct Controlled {
 }
 
 impl Controlled {
-    /// Tenants of these weights right below the root, on a disk of so many MB/s.
-    pub(super) fn new(disk: f64, memory: Memory, weights: &[u64], seed: u64, acts: Acts) -> Self {
+    /// Tenants of these weights right below the root.
+    pub(super) fn new(disk: Disk, memory: Memory, weights: &[u64], seed: u64, acts: Acts) -> Self {
         Self::with_tree(disk, memory, &[(100, weights.to_vec())], seed, acts)
     }
 
     /// Groups of a weight each, of tenants of these weights.
     pub(super) fn with_tree(
-        disk: f64,
+        disk: Disk,
         memory: Memory,
         groups: &[(u64, Vec<u64>)],
         seed: u64,
@@ -71,7 +79,11 @@ impl Controlled {
                 of.push(index);
             }
         }
-        let mut machine = Machine::new(Disk::new(disk * 1e6, BFQ), memory, leaves.len(), seed);
+        let mut machine = Machine::new(disk, memory, leaves.len(), seed);
+        let controller = match disk.scheduler {
+            Scheduler::IoCost { .. } => Controller::IoCost,
+            Scheduler::Bfq { .. } | Scheduler::Fifo => Controller::Bfq,
+        };
         let group_weights: Vec<f64> = groups.iter().map(|(w, _)| to_f64(*w)).collect();
         machine.set_groups(&group_weights, &of);
         let mut made = Self {
@@ -79,6 +91,7 @@ impl Controlled {
             weights,
             period: 0.25,
             acts,
+            most: controller.most(),
             law: Law::default(),
             ids: (0..tree.len() as u64).collect(),
             tree,
@@ -146,7 +159,9 @@ impl Controlled {
             .zip(&self.leaves)
             .map(|(sample, node)| used(*node, sample))
             .collect();
-        let corrected = self.law.step(&self.tree, &self.ids, looked, &used, MOST);
+        let corrected = self
+            .law
+            .step(&self.tree, &self.ids, looked, &used, self.most);
         self.apply(corrected.iter().map(|c| (c.node, c.weight)).collect());
         if self.acts == Acts::WeightsAndRooms {
             let engaged = self.law.engaged();

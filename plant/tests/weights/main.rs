@@ -1,12 +1,12 @@
-//! BFQ's weights corrected in a closed loop, on the model, beside plain BFQ. `SEEDS=500` plays more than a few seeds. What guests
+//! Weights of BFQ and of io.cost, corrected in a closed loop, on the model, beside plain ones. `SEEDS=500` plays more than a few seeds. What guests
 //! have shown: docs/design/decisions/0012-bfq-weights.md.
 
 #![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
 
 mod controlled;
 
-use controlled::{Acts, Controlled, all};
-use justitia_plant::{Kind, Memory, Work};
+use controlled::{Acts, Controlled, all, bfq, io_cost};
+use justitia_plant::{Disk, Kind, Memory, Work};
 use justitia_share::num::to_f64;
 
 const FOUR: [u64; 4] = [100, 200, 400, 800];
@@ -20,8 +20,7 @@ fn seeds(few: u64) -> u64 {
 /// Many tenants that do the same.
 struct Case {
     what: &'static str,
-    /// The disk's speed, MB/s.
-    disk: f64,
+    disk: Disk,
     memory: Memory,
     weights: &'static [u64],
     work: Work,
@@ -38,59 +37,86 @@ impl Case {
     }
 }
 
-fn cases() -> Vec<Case> {
-    let direct = |what, work, most| Case {
+fn direct_case(what: &'static str, work: Work, most: f64) -> Case {
+    Case {
         what,
-        disk: 60.0,
+        disk: bfq(60.0),
         memory: Memory::guest(),
         weights: &FOUR,
         work,
         window: (6.0, 15.0),
         most,
-    };
-    let writers = |what, disk, most| Case {
+    }
+}
+
+fn writers_case(what: &'static str, disk: Disk, most: f64) -> Case {
+    Case {
         disk,
         window: (12.0, 30.0),
-        ..direct(what, Work::buffered(), most)
-    };
-    let servers = |what, weights, work, seconds, most| Case {
-        disk: 20.0,
+        ..direct_case(what, Work::buffered(), most)
+    }
+}
+
+/// On a slow disk, with a window of so many seconds.
+fn servers_case(
+    what: &'static str,
+    weights: &'static [u64],
+    work: Work,
+    seconds: f64,
+    most: f64,
+) -> Case {
+    Case {
+        disk: bfq(20.0),
         memory: Memory::slow_guest(),
         weights,
         window: (24.0, seconds),
-        ..direct(what, work, most)
-    };
+        ..direct_case(what, work, most)
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let (queue, server) = (
+        |depth| Work::direct(depth, 65536.0),
+        |rate| Work::file_server(rate),
+    );
     vec![
-        direct("direct, queue depth 16", Work::direct(16, 65536.0), 0.15),
-        direct("direct, queue depth 4", Work::direct(4, 65536.0), 0.15),
-        direct("direct, queue depth 1", Work::direct(1, 65536.0), 1.2),
-        direct("direct, asynchronous", asynchronous(), 0.15),
-        direct("readers", readers(), 0.15),
-        writers("buffered writers", 60.0, 0.2),
+        direct_case("direct, queue depth 16", queue(16), 0.15),
+        direct_case("direct, queue depth 4", queue(4), 0.15),
+        direct_case("direct, queue depth 1", queue(1), 1.2),
+        direct_case("direct, asynchronous", asynchronous(), 0.15),
+        direct_case("readers", readers(), 0.15),
+        writers_case("buffered writers", bfq(60.0), 0.2),
         // For a third of the window the lightest stands still behind what it got before it.
-        writers("buffered writers, slow disk", 30.0, 0.35),
-        servers("file servers", &FOUR, Work::file_server(115e6), 40.0, 0.2),
-        servers(
-            "file servers ×8",
-            &EIGHT,
-            Work::file_server(90e6),
-            40.0,
-            0.35,
-        ),
-        servers(
-            "file servers, 1 + 7",
-            &STARVING,
-            Work::file_server(43e6),
-            80.0,
-            0.3,
-        ),
-        servers(
-            "direct, 1 + 7",
-            &STARVING,
-            Work::direct(8, 65536.0),
-            80.0,
-            2.0,
-        ),
+        writers_case("buffered writers, slow disk", bfq(30.0), 0.35),
+        servers_case("file servers", &FOUR, server(115e6), 40.0, 0.2),
+        servers_case("file servers ×8", &EIGHT, server(90e6), 40.0, 0.35),
+        servers_case("file servers, 1 + 7", &STARVING, server(43e6), 80.0, 0.3),
+        servers_case("direct, 1 + 7", &STARVING, queue(8), 80.0, 2.0),
+    ]
+}
+
+/// The model of io.cost is this part of the disk.
+fn io_cost_cases() -> Vec<Case> {
+    let direct = |what, model, most| Case {
+        disk: io_cost(60.0, model),
+        ..direct_case(what, Work::direct(16, 65536.0), most)
+    };
+    let writers = |what, model, most| writers_case(what, io_cost(60.0, model), most);
+    vec![
+        direct("io.cost at 90 %, direct", 0.9, 0.15),
+        direct("io.cost at 100 %, direct", 1.0, 0.4),
+        writers("io.cost at 90 %, buffered writers", 0.9, 0.3),
+        writers("io.cost at 100 %, buffered writers", 1.0, 0.3),
+        Case {
+            disk: io_cost(20.0, 0.9),
+            ..servers_case(
+                "io.cost at 90 %, file servers",
+                &FOUR,
+                Work::file_server(115e6),
+                40.0,
+                0.2,
+            )
+        },
     ]
 }
 
@@ -118,10 +144,10 @@ fn distribution(mut of: Vec<f64>) -> (f64, f64) {
 fn corrected_weights_are_closer_than_plain_ones_and_nothing_is_lost() {
     let seeds = seeds(5);
     println!(
-        "| | plain BFQ: PV; total, MB/s | weights corrected: PV, 95 %; total | and dirty budgets: PV, 95 %; total |"
+        "| BFQ where nothing is said | plain weights: PV; total, MB/s | weights corrected: PV, 95 %; total | and dirty budgets: PV, 95 %; total |"
     );
     println!("|---|---|---|---|");
-    for case in cases() {
+    for case in cases().into_iter().chain(io_cost_cases()) {
         let of = |acts| {
             let (pvs, totals) = (1..=seeds).map(|seed| case.run(seed, acts)).unzip();
             let ((pv, worst), (total, _)) = (distribution(pvs), distribution(totals));
@@ -156,17 +182,17 @@ fn misallocated(got: &[f64], weights: &[u64]) -> f64 {
 }
 
 fn direct(seed: u64) -> Controlled {
-    let machine = Controlled::new(60.0, Memory::guest(), &FOUR, seed, Acts::Weights);
+    let machine = Controlled::new(bfq(60.0), Memory::guest(), &FOUR, seed, Acts::Weights);
     all(machine, Work::direct(16, 65536.0))
 }
 
 #[test]
 fn alone_idle_or_equal_no_weight_is_corrected() {
-    let mut machine = Controlled::new(60.0, Memory::guest(), &FOUR, 1, Acts::Weights);
+    let mut machine = Controlled::new(bfq(60.0), Memory::guest(), &FOUR, 1, Acts::Weights);
     machine.machine.set_work(0, Some(Work::direct(16, 65536.0)));
     machine.run(10.0);
     assert!(!machine.engaged(), "alone");
-    let machine = Controlled::new(60.0, Memory::guest(), &FOUR, 1, Acts::Weights);
+    let machine = Controlled::new(bfq(60.0), Memory::guest(), &FOUR, 1, Acts::Weights);
     let light = Work {
         think: 0.1,
         ..Work::direct(4, 65536.0)
@@ -248,7 +274,7 @@ fn the_speed_of_the_disk_does_not_matter() {
 
 /// The slowest hundredth of `fsync` of the heaviest, milliseconds, beside three buffered writers.
 fn slow_fsync(acts: Acts) -> f64 {
-    let machine = Controlled::new(60.0, Memory::guest(), &FOUR, 1, acts);
+    let machine = Controlled::new(bfq(60.0), Memory::guest(), &FOUR, 1, acts);
     let mut machine = all(machine, Work::buffered());
     machine.machine.set_work(3, Some(Work::fsync()));
     machine.run(12.0);
@@ -295,7 +321,7 @@ fn a_look_a_second_will_do() {
 fn shares_hold_in_a_tree() {
     // 1 : 3, and in each of the two 1 : 3 again.
     let groups = [(100, vec![100, 300]), (300, vec![100, 300])];
-    let machine = Controlled::with_tree(60.0, Memory::guest(), &groups, 1, Acts::Weights);
+    let machine = Controlled::with_tree(bfq(60.0), Memory::guest(), &groups, 1, Acts::Weights);
     let mut machine = all(machine, Work::direct(16, 65536.0));
     machine.run(10.0);
     let got = machine.measure(15.0);

@@ -195,7 +195,7 @@ fn rule(policy: &PolicyStatus, knob: &str, tenant: &TenantStatus) -> (String, &'
             io_max(io),
             "the contention ends (then at once), its weight or another's changes, or the others use more or less",
         ),
-        Some("io.bfq.weight") => (
+        Some("io.weight" | "io.bfq.weight") => (
             "its own weight, corrected by what its applications get of what its siblings that contend for the disk get".to_owned(),
             "the contention ends (then at once), its weight or another's changes, or they get another part",
         ),

@@ -1,4 +1,4 @@
-//! The disks that are divided, as they come and go, and as their operator has io.cost share them.
+//! The disks that are divided, as they come and go, and as their operator has io.cost enabled.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -6,16 +6,16 @@ use std::time::Instant;
 use justitia_kernel::io::io_cost_devices;
 use serde::Serialize;
 
-use super::divide::{DiskCredits, IO_COST};
+use super::divide::DiskCredits;
 use super::knobs::Moved;
-use crate::device::disk::{Disk, NoDisk, block_devices, is_exhausted};
+use crate::device::disk::{NoDisk, block_devices, is_exhausted};
 use crate::device::disk_sampler::DiskDiscovery;
 use crate::knobs::KnobStore;
 
 #[cfg(test)]
 mod tests;
 
-/// Where disks are found, and which of them are left alone.
+/// Where disks are found.
 #[derive(Debug)]
 pub(super) struct Following {
     follower: DiskDiscovery,
@@ -23,8 +23,6 @@ pub(super) struct Following {
     io_cost: PathBuf,
     /// Reads that file; tests have it fail.
     read: fn(&Path) -> std::io::Result<Vec<u8>>,
-    /// Why disks are left alone that are there.
-    left: Vec<String>,
 }
 
 impl Following {
@@ -33,13 +31,7 @@ impl Following {
             follower: DiskDiscovery::new(sys),
             io_cost,
             read: |path| std::fs::read(path),
-            left: Vec::new(),
         }
-    }
-
-    /// Why disks are left alone that are there.
-    pub(super) fn left(&self) -> &[String] {
-        &self.left
     }
 
     /// Takes in the disks that have come, and lets go of those that have gone: of their limits, and of what was noted
@@ -64,14 +56,10 @@ impl Following {
             qos => qos.unwrap_or_default(),
         };
         let io_cost = io_cost_devices(&qos);
-        let (left, divided): (Vec<&Disk>, Vec<&Disk>) =
-            found.iter().partition(|disk| io_cost.contains(&disk.id));
-        self.left = left.into_iter().map(left_to_io_cost).collect();
-
         let known = disks.len();
         let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(disks)
             .into_iter()
-            .partition(|one| !one.meter.is_gone() && divided.iter().any(|disk| one.is(disk)));
+            .partition(|one| !one.meter.is_gone() && found.iter().any(|disk| one.is(disk)));
         *disks = stay;
         for disk in go {
             let gone = !found.iter().any(|found| disk.is(found));
@@ -79,7 +67,7 @@ impl Following {
             followed.moved.extend(moved);
         }
         let stayed = disks.len();
-        for disk in divided {
+        for disk in &found {
             if disks.iter().any(|one| one.is(disk)) {
                 continue;
             }
@@ -90,6 +78,9 @@ impl Following {
             }
         }
         followed.changed = known != stayed || stayed != disks.len();
+        for disk in disks {
+            disk.io_cost = io_cost.contains(&disk.disk.id);
+        }
         followed
     }
 }
@@ -103,13 +94,6 @@ pub(super) struct Followed {
     pub(super) changed: bool,
 }
 
-fn left_to_io_cost(disk: &Disk) -> String {
-    format!(
-        "Device bandwidth: io.cost is enabled on {}; its operator's choice is left to work alone",
-        disk.name
-    )
-}
-
 /// Whether device credits divide a block device, where they are on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DiskSupport {
@@ -121,19 +105,15 @@ pub struct DiskSupport {
     pub left: Option<String>,
 }
 
-/// Every block device below `sys` (`/sys`) but partitions; `qos` is what the root cgroup's `io.cost.qos` says.
+/// Every block device below `sys` (`/sys`) but partitions.
 ///
 /// # Errors
 /// If they cannot be listed at this moment.
-pub fn disk_support(sys: &Path, qos: &str) -> Result<Vec<DiskSupport>, NoDisk> {
-    let io_cost = io_cost_devices(qos.as_bytes());
+pub fn disk_support(sys: &Path) -> Result<Vec<DiskSupport>, NoDisk> {
     let devices = block_devices(sys)?.into_iter();
     let support = devices
         .map(|(name, found)| {
-            let left = match &found {
-                Ok(disk) => io_cost.contains(&disk.id).then(|| IO_COST.to_owned()),
-                Err(none) => Some(none.to_string()),
-            };
+            let left = found.as_ref().err().map(ToString::to_string);
             let number = found.ok().map(|disk| disk.id.to_string());
             DiskSupport { name, number, left }
         })

@@ -1,11 +1,13 @@
 //! One interval of one disk: divided by its scheduler's weights, corrected, or by limits.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
-use justitia_kernel::io::DevId;
+use justitia_kernel::io::{DevId, IoStat};
 use justitia_kernel::knob::Knob;
 use justitia_share::credit::{Allowance, CreditLoop, Interval, Limits, Observed, Settings};
+use justitia_share::num::to_f64;
 
 use super::knobs::{Guarded, LetGo, Moved, far, limit, unlimited, yield_foreign};
 use super::tree::{Divided, weights};
@@ -15,7 +17,7 @@ use crate::device::disk_sampler::DiskSampler;
 use crate::device::ours::ours_to_write;
 use crate::device::plan::plan_limits;
 use crate::device::tenant_io::TenantIo;
-use crate::device::weights::{Bfq, Change, Looked, Used, Weighted};
+use crate::device::weights::{Change, Controller, Looked, Used, Weighted};
 use crate::knobs::KnobStore;
 use crate::monitor::Monitor;
 
@@ -29,8 +31,12 @@ pub(super) struct DiskCredits {
     pub(super) meter: DiskSampler,
     pub(super) credits: CreditLoop,
     pub(super) standing: HashMap<CgroupId, Limits>,
-    /// BFQ schedules it: then its weights are corrected, and nobody is limited.
-    pub(super) weighted: Option<Weighted<Bfq>>,
+    /// Whether io.cost is enabled on it.
+    pub(super) io_cost: bool,
+    /// What had been used of the disk by io.cost's model at the last look, microseconds of its time.
+    pub(super) used: Option<u64>,
+    /// BFQ or io.cost divides it: then weights are corrected, and nobody is limited.
+    pub(super) weighted: Option<Weighted>,
 }
 
 /// What a turn goes by.
@@ -61,8 +67,6 @@ pub(super) struct Outcome {
 /// Why limits are given back.
 pub(super) const GONE: &str = "the disk is gone";
 const UNREADABLE: &str = "the disk's counters cannot be read";
-pub(super) const IO_COST: &str =
-    "io.cost is enabled on the disk; its operator's choice is left to work alone";
 
 impl DiskCredits {
     /// A disk of which nothing is known yet; `None` if it is gone already.
@@ -78,6 +82,8 @@ impl DiskCredits {
             meter,
             credits: CreditLoop::new(Settings::default()),
             standing: HashMap::new(),
+            io_cost: false,
+            used: None,
             weighted: None,
         })
     }
@@ -88,21 +94,33 @@ impl DiskCredits {
 
     /// It is divided no more, since it is gone or for another reason; returns what was given back.
     pub(super) fn leave(&self, gone: bool, store: Option<&mut KnobStore>) -> Vec<Moved> {
-        let why = match gone {
-            true => GONE,
-            false if self.meter.is_gone() => UNREADABLE,
-            false => IO_COST,
-        };
+        let why = if gone { GONE } else { UNREADABLE };
         tracing::info!(disk = self.disk.name, number = %self.disk.id, why, "no more divided");
         let Some(store) = store else {
             return Vec::new();
         };
         let moved = release(self.disk.id, store, why);
         if gone {
-            store.forget_unwritable(Knob::IoMax(self.disk.id));
-            store.forget_unwritable(Knob::IoBfqWeightOn(self.disk.id));
+            for knob in knobs(self.disk.id) {
+                store.forget_unwritable(knob);
+            }
         }
         moved
+    }
+
+    /// What it did since the last look; `of_root` is the root's `io.stat`. With io.cost a disk is as busy as its model is used: what
+    /// exceeds the model waits before it.
+    pub(super) fn look(&mut self, now: Instant, of_root: &[(DevId, IoStat)]) -> Option<Interval> {
+        let here = |(device, _): &&(DevId, IoStat)| *device == self.disk.id;
+        let stat = of_root.iter().find(here).filter(|_| self.io_cost);
+        let used = stat.map(|(_, stat)| stat.cost_usage);
+        let before = std::mem::replace(&mut self.used, used);
+        let mut interval = self.meter.sample(now)?;
+        if let (Some(before), Some(used)) = (before, used) {
+            let part = to_f64(used.saturating_sub(before)) / 1e6 / interval.seconds;
+            interval.busy = interval.busy.max(part.min(1.0));
+        }
+        Some(interval)
     }
 
     /// Whether it is divided.
@@ -113,32 +131,42 @@ impl DiskCredits {
         }
     }
 
-    /// Has BFQ's weights corrected where BFQ schedules the disk; begins anew where that has changed.
-    fn follow_scheduler(&mut self, store: Option<&mut KnobStore>) -> Vec<Moved> {
-        let bfq = self.disk.scheduler().as_deref() == Some("bfq");
-        if bfq == self.weighted.is_some() {
+    /// Has weights corrected where BFQ or io.cost divides the disk; begins anew where that has changed. io.cost comes before the
+    /// scheduler, so it counts where both divide.
+    pub(super) fn follow_controller(&mut self, store: Option<&mut KnobStore>) -> Vec<Moved> {
+        let bfq = || self.disk.scheduler().as_deref() == Some("bfq");
+        let controller = match self.io_cost {
+            true => Some(Controller::IoCost),
+            false => bfq().then_some(Controller::Bfq),
+        };
+        if controller == self.weighted.as_ref().map(Weighted::controller) {
             return Vec::new();
         }
-        tracing::info!(
-            disk = self.disk.name,
-            bfq,
-            "divided by BFQ's weights, corrected, or by limits"
-        );
+        let by = controller.map_or("limits".to_owned(), |c| {
+            format!("the weights of {c}, corrected")
+        });
+        tracing::info!(disk = self.disk.name, by, "divided");
         let moved = store.map(|store| self.let_go(store, "the disk is divided in another way"));
-        self.weighted = bfq.then(|| Weighted::new(self.disk.id));
+        self.weighted = controller.map(|controller| Weighted::new(controller, self.disk.id));
         moved.unwrap_or_default()
+    }
+
+    /// The knob of weights on this disk; ours only where they are corrected.
+    fn line(&self) -> Knob {
+        let controller = self.weighted.as_ref().map(Weighted::controller);
+        controller.unwrap_or(Controller::Bfq).knob(self.disk.id)
     }
 
     /// Gives everything back, and begins anew.
     pub(super) fn let_go(&mut self, store: &mut KnobStore, why: &str) -> Vec<Moved> {
-        let device = self.disk.id;
+        let (device, line) = (self.disk.id, self.line());
         let changes = match &mut self.weighted {
             Some(weighted) => weighted.let_go(store, why),
             None => Vec::new(),
         };
         let mut moved: Vec<Moved> = changes
             .into_iter()
-            .map(|change| weight_moved(device, change))
+            .map(|change| weight_moved(line, change))
             .collect();
         for (id, _) in self.standing.drain() {
             store.restore(id, Knob::IoMax(device));
@@ -163,7 +191,7 @@ impl DiskCredits {
         moved: &mut Vec<Moved>,
     ) -> Result<Outcome, LetGo> {
         if turn.audit {
-            moved.extend(self.follow_scheduler(store.as_deref_mut()));
+            moved.extend(self.follow_controller(store.as_deref_mut()));
         }
         // Of a disk that no tenant waits for, no tenant's use is needed.
         let waited_for = self.engaged() || interval.busy >= BUSY;
@@ -175,7 +203,7 @@ impl DiskCredits {
             users
         };
         let device = self.disk.id;
-        let line = Knob::IoBfqWeightOn(device);
+        let line = self.line();
         let is_ours = |id| {
             let store = store.as_deref();
             store.is_some_and(|store| store.applied(id, line).is_some())
@@ -201,7 +229,7 @@ impl DiskCredits {
         })
     }
 
-    /// The weights of a disk that BFQ schedules; returns the parts of who contends.
+    /// The weights of a disk that is divided by weight; returns the parts of who contends.
     fn weigh(
         &mut self,
         interval: &Interval,
@@ -211,7 +239,7 @@ impl DiskCredits {
         mut store: Option<&mut KnobStore>,
         moved: &mut Vec<Moved>,
     ) -> Vec<(CgroupId, f64)> {
-        let (device, throughput) = (self.disk.id, self.meter.throughput());
+        let (device, throughput, line) = (self.disk.id, self.meter.throughput(), self.line());
         let Some(weighted) = &mut self.weighted else {
             return Vec::new();
         };
@@ -243,7 +271,7 @@ impl DiskCredits {
             && self.meter.is_present()
         {
             let changes = weighted.apply(&corrected, |id| turn.cgroup(id), store);
-            moved.extend(changes.into_iter().map(|one| weight_moved(device, one)));
+            moved.extend(changes.into_iter().map(|one| weight_moved(line, one)));
         }
         let part = |(id, _): &(CgroupId, TenantIo)| {
             let node = nodes.get(id)?;
@@ -318,18 +346,27 @@ impl DiskCredits {
     }
 }
 
-fn weight_moved(device: DevId, change: Change) -> Moved {
+fn weight_moved(knob: Knob, change: Change) -> Moved {
     Moved {
         id: change.id,
-        knob: Knob::IoBfqWeightOn(device),
+        knob,
         to: change.to,
         why: change.why,
     }
 }
 
+/// What may be ours on a disk.
+const fn knobs(device: DevId) -> [Knob; 3] {
+    [
+        Knob::IoMax(device),
+        Knob::IoWeightOn(device),
+        Knob::IoBfqWeightOn(device),
+    ]
+}
+
 /// Gives back every limit on a disk. The kernel has dropped those of one that is gone.
 fn release(device: DevId, store: &mut KnobStore, why: &str) -> Vec<Moved> {
-    let ours = [Knob::IoMax(device), Knob::IoBfqWeightOn(device)];
+    let ours = knobs(device);
     let held = store.owned().filter(|(_, held, _, _)| ours.contains(held));
     let held: Vec<_> = held.map(|(id, knob, ..)| (id, knob)).collect();
     let mut moved = Vec::new();

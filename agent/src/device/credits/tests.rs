@@ -136,6 +136,8 @@ fn limited(dir: &Path, silent: Duration) -> (Credits, KnobStore, Cgroup) {
         meter: DiskSampler::new(dir),
         credits: CreditLoop::new(Settings::default()),
         standing: HashMap::from([(cgroup.id(), limits)]),
+        io_cost: false,
+        used: None,
         weighted: None,
         disk: Disk {
             id: device,

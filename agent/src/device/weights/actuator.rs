@@ -1,30 +1,42 @@
-//! Where a scheduler takes the weight of a cgroup on one disk.
+//! Where the weight of a cgroup on one disk stands.
 
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
 
-/// The weights of single devices, as a scheduler takes them.
-pub trait Actuator {
-    /// The largest weight.
-    const MOST: u64;
+/// What divides a disk by weight, and takes weights of single devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Controller {
+    /// The BFQ scheduler.
+    Bfq,
+    /// io.cost, before any scheduler.
+    IoCost,
+}
+
+impl Controller {
+    /// The largest weight: `BFQ_MAX_WEIGHT` (block/bfq-iosched.h), `CGROUP_WEIGHT_MAX` (include/linux/cgroup.h).
+    #[must_use]
+    pub const fn most(self) -> u64 {
+        match self {
+            Self::Bfq => 1000,
+            Self::IoCost => 10_000,
+        }
+    }
 
     /// The knob of a cgroup.
-    fn knob(device: DevId) -> Knob;
-
-    /// The value of a weight, as the kernel prints it.
-    fn value(device: DevId, weight: u64) -> String {
-        format!("{device} {weight}")
+    #[must_use]
+    pub const fn knob(self, device: DevId) -> Knob {
+        match self {
+            Self::Bfq => Knob::IoBfqWeightOn(device),
+            Self::IoCost => Knob::IoWeightOn(device),
+        }
     }
 }
 
-/// BFQ, whose weights are 1 to 1000 (`BFQ_MAX_WEIGHT`, block/bfq-iosched.h).
-#[derive(Clone, Copy, Debug)]
-pub struct Bfq;
-
-impl Actuator for Bfq {
-    const MOST: u64 = 1000;
-
-    fn knob(device: DevId) -> Knob {
-        Knob::IoBfqWeightOn(device)
+impl std::fmt::Display for Controller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Bfq => "BFQ",
+            Self::IoCost => "io.cost",
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! Disks that a scheduler divides by weight: the weights of their tenants there, corrected in a closed loop.
+//! Disks that BFQ or io.cost divides by weight: the weights of their tenants there, corrected in a closed loop.
 //!
 //! The weights that operators have set stay as they are, and say what is wanted; only the lines of single devices are ours. A
 //! weight fails open: whatever stands, nobody is held while the disk is free. So no watchdog has to watch over it.
@@ -7,6 +7,6 @@ mod actuator;
 mod law;
 mod weighted;
 
-pub use actuator::{Actuator, Bfq};
+pub use actuator::Controller;
 pub use law::{Corrected, Law, Looked, MOST_CORRECTION, Used};
 pub use weighted::{Change, Weighted};

@@ -1,14 +1,13 @@
 //! The weights of one disk: decided by the law, written through the knob store.
 
 use std::collections::HashMap;
-use std::marker::PhantomData;
 
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::{Knob, read_raw};
 use justitia_share::{Demand, NodeId, Tree};
 
-use super::actuator::Actuator;
+use super::actuator::Controller;
 use super::law::{Corrected, Law, Looked, Used};
 use crate::device::ours::{ours_to_write, still_stands, told};
 use crate::knobs::{KnobStore, WriteOutcome};
@@ -27,28 +26,38 @@ pub struct Change {
 /// Why weights are given back.
 const OVER: &str = "it does not contend for the disk any more: its own weight counts again";
 
-/// A disk whose scheduler goes by weights.
+/// A disk that is divided by weight.
 #[derive(Debug)]
-pub struct Weighted<A> {
+pub struct Weighted {
+    controller: Controller,
     device: DevId,
     law: Law,
     /// The cgroups of the last interval's tree, by node.
     ids: Vec<CgroupId>,
     standing: HashMap<CgroupId, u64>,
-    actuator: PhantomData<A>,
 }
 
-impl<A: Actuator> Weighted<A> {
+impl Weighted {
     /// A disk of which nothing is known yet.
     #[must_use]
-    pub fn new(device: DevId) -> Self {
+    pub fn new(controller: Controller, device: DevId) -> Self {
         Self {
+            controller,
             device,
             law: Law::default(),
             ids: Vec::new(),
             standing: HashMap::new(),
-            actuator: PhantomData,
         }
+    }
+
+    /// What divides the disk.
+    #[must_use]
+    pub const fn controller(&self) -> Controller {
+        self.controller
+    }
+
+    const fn knob(&self) -> Knob {
+        self.controller.knob(self.device)
     }
 
     /// Whether weights are corrected.
@@ -77,7 +86,8 @@ impl<A: Actuator> Weighted<A> {
             }
         }
         let ids: Vec<u64> = self.ids.iter().map(|id| id.0).collect();
-        self.law.step(tree, &ids, looked, used, A::MOST)
+        self.law
+            .step(tree, &ids, looked, used, self.controller.most())
     }
 
     /// Moves the weights to where the last interval has them. `find` says where a cgroup is, if it is there yet.
@@ -87,7 +97,7 @@ impl<A: Actuator> Weighted<A> {
         find: impl Fn(CgroupId) -> Option<&'a Cgroup>,
         store: &mut KnobStore,
     ) -> Vec<Change> {
-        let knob = A::knob(self.device);
+        let knob = self.knob();
         let mut changes = Vec::new();
         let contends = |id: &CgroupId| corrected.iter().any(|c| self.ids[c.node.index()] == *id);
         let standing = self.standing.keys().copied();
@@ -105,7 +115,7 @@ impl<A: Actuator> Weighted<A> {
             {
                 continue;
             }
-            let value = A::value(self.device, one.weight);
+            let value = format!("{} {}", self.device, one.weight);
             let written = hold(store, cgroup, knob, &value);
             if told(cgroup, knob, written, store) {
                 self.standing.insert(id, one.weight);
@@ -121,17 +131,18 @@ impl<A: Actuator> Weighted<A> {
         changes
     }
 
-    /// Looks whether the lines still stand. A write of a cgroup's own weight removes all lines: it is a new weight, and no decision
-    /// about ours. A write of another line is one.
+    /// Looks whether the lines still stand. With BFQ a write of a cgroup's own weight removes all lines: it is a new weight, and
+    /// no decision about ours. A write of the line is one.
     pub fn audit<'a>(
         &mut self,
         find: impl Fn(CgroupId) -> Option<&'a Cgroup>,
         store: &mut KnobStore,
     ) {
-        let knob = A::knob(self.device);
+        let knob = self.knob();
         let ids: Vec<CgroupId> = self.standing.keys().copied().collect();
         for id in ids {
             let removed = find(id).is_some_and(|cgroup| removed(cgroup, knob));
+            let removed = removed && self.controller == Controller::Bfq;
             if removed {
                 store.restore(id, knob);
                 self.standing.remove(&id);
@@ -154,7 +165,7 @@ impl<A: Actuator> Weighted<A> {
 
     fn give_back(&mut self, id: CgroupId, store: &mut KnobStore, why: &str) -> Change {
         self.standing.remove(&id);
-        store.restore(id, A::knob(self.device));
+        store.restore(id, self.knob());
         Change {
             id,
             to: None,
@@ -168,7 +179,7 @@ fn removed(cgroup: &Cgroup, knob: Knob) -> bool {
     read_raw(cgroup, knob).is_ok_and(|found| knob.is_default(&found))
 }
 
-/// As [`KnobStore::hold`], where a line that was removed is written again.
+/// As [`KnobStore::hold`], where a line that BFQ has removed is written again.
 fn hold(
     store: &mut KnobStore,
     cgroup: &Cgroup,
@@ -176,7 +187,7 @@ fn hold(
     value: &str,
 ) -> Result<WriteOutcome, crate::knobs::KnobStoreError> {
     let ours = store.applied(cgroup.id(), knob).is_some();
-    if ours && removed(cgroup, knob) {
+    if matches!(knob, Knob::IoBfqWeightOn(_)) && ours && removed(cgroup, knob) {
         store.restore(cgroup.id(), knob);
     }
     store.hold(cgroup, knob, value)
@@ -186,7 +197,7 @@ impl std::fmt::Display for Corrected {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "siblings contend for the disk, which its scheduler divides by weight; by weight {:.1} % of what their applications \
+            "siblings contend for the disk, which is divided by weight; by weight {:.1} % of what their applications \
              get are its applications', lately they got {:.1} %; so its weight there is {}, its own times the correction of {:.2}",
             self.target * 100.0,
             self.got * 100.0,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
-use justitia_kernel::io::DevId;
+use justitia_kernel::io::{DevId, IoStat};
 use justitia_kernel::knob::Knob;
 use justitia_share::credit::Limits;
 
@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::device::disk::DiskIdentity;
 use crate::device::plan::io_max;
 use crate::device::tests::Sys;
+use crate::device::weights::{Controller, Weighted};
 use crate::knobs::WriteOutcome;
 
 const NUMBER: DevId = DevId { major: 8, minor: 0 };
@@ -171,22 +172,43 @@ fn a_disk_whose_counters_cannot_be_read_limits_nobody() {
     assert!(machine.store.is_empty() && machine.store.may_write(id, KNOB));
 }
 
+/// io.cost takes weights, as BFQ does, so limits go.
 #[test]
-fn io_cost_that_is_enabled_later_is_left_to_work_alone() {
+fn io_cost_that_is_enabled_later_has_its_weights_corrected() {
     let mut machine = Machine::new();
     machine.come(1);
     machine.follow(0);
     machine.limit();
     let qos = machine.file("", "io.cost.qos");
     std::fs::write(&qos, "8:0 enable=1 ctrl=auto\n").unwrap();
-    assert_eq!(machine.follow(10), []);
+    assert_eq!(machine.follow(10).len(), 1);
+    let disk = &mut machine.credits.disks[0];
+    let moved = disk.follow_controller(Some(&mut machine.store));
+    let weighted = disk.weighted.as_ref().map(Weighted::controller);
+    assert_eq!((moved.len(), weighted), (1, Some(Controller::IoCost)));
     assert!(machine.store.is_empty());
     // The disk is the same: what was left there stays left.
     assert!(!machine.store.may_write(machine.cgroups[1].id(), KNOB));
-    assert!(machine.credits.limits()[0].contains("io.cost is enabled on sda"));
+    // Its model is used up, though the disk is not busy.
+    let begin = machine.begin;
+    let mut look = |seconds, used| {
+        let stat = IoStat {
+            cost_usage: used,
+            ..IoStat::default()
+        };
+        let now = begin + Duration::from_secs(seconds);
+        machine.credits.disks[0].look(now, &[(NUMBER, stat)])
+    };
+    look(10, 0);
+    assert_eq!(
+        look(11, 750_000).unwrap().busy.to_bits(),
+        0.75_f64.to_bits()
+    );
     std::fs::write(&qos, "8:0 enable=0\n").unwrap();
     assert_eq!(machine.follow(20).len(), 1);
-    assert_eq!(machine.credits.limits(), [""; 0]);
+    let disk = &mut machine.credits.disks[0];
+    disk.follow_controller(Some(&mut machine.store));
+    assert!(disk.weighted.is_none());
 }
 
 /// What the operator has chosen for the disk is not known then.
@@ -199,12 +221,8 @@ fn while_io_cost_cannot_be_read_nothing_changes() {
     machine.come(1);
     assert_eq!(machine.follow(0), []);
     machine.credits.following.as_mut().unwrap().read = |path| std::fs::read(path);
-    assert_eq!(machine.follow(1), []);
-    let said = machine.credits.limits();
-    assert!(
-        said.len() == 1 && said[0].contains("io.cost is enabled on sda"),
-        "{said:?}"
-    );
+    assert_eq!(machine.follow(1).len(), 1);
+    assert!(machine.credits.disks[0].io_cost);
 }
 
 #[test]
@@ -227,7 +245,7 @@ fn which_disks_are_divided_and_why_others_are_not() {
     sys.device("sda", "8:0");
     sys.device("sdb", "8:16");
     sys.device("zram0", "252:0");
-    let said: Vec<_> = disk_support(sys.0.path(), "8:16 enable=1\n")
+    let said: Vec<_> = disk_support(sys.0.path())
         .unwrap()
         .into_iter()
         .map(|disk| (disk.name, disk.number, disk.left))
@@ -235,7 +253,7 @@ fn which_disks_are_divided_and_why_others_are_not() {
     let text = |text: &str| Some(text.to_owned());
     let expected = [
         ("sda".to_owned(), text("8:0"), None),
-        ("sdb".to_owned(), text("8:16"), text(IO_COST)),
+        ("sdb".to_owned(), text("8:16"), None),
         ("zram0".to_owned(), None, text("it is in memory")),
     ];
     assert_eq!(said, expected);

@@ -6,7 +6,6 @@ use justitia_kernel::cgroup::CgroupFs;
 use justitia_kernel::io::IoWeight;
 use justitia_share::Weight;
 
-use super::super::actuator::Bfq;
 use super::*;
 
 const DISK: DevId = DevId { major: 8, minor: 0 };
@@ -32,7 +31,7 @@ struct Fixture {
     dir: tempfile::TempDir,
     store: KnobStore,
     cgroups: Vec<Cgroup>,
-    weighted: Weighted<Bfq>,
+    weighted: Weighted,
     tree: Tree<Demand>,
     nodes: HashMap<CgroupId, NodeId>,
 }
@@ -61,7 +60,7 @@ impl Fixture {
             dir,
             store,
             cgroups,
-            weighted: Weighted::new(DISK),
+            weighted: Weighted::new(Controller::Bfq, DISK),
             tree,
             nodes,
         }
