@@ -1,6 +1,9 @@
 //! What an administrator's rules say of cgroups, by patterns over their paths.
 
+use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use globset::{ErrorKind, GlobBuilder, GlobSet};
 use justitia_api::{TenantKind, escape};
@@ -44,6 +47,25 @@ impl From<Pattern> for Matches {
             path: Some(path),
             ..Self::default()
         }
+    }
+}
+
+/// As a configuration says it: `container = "web", image = "*nginx:*"`.
+impl fmt::Display for Matches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = [
+            ("match", &self.path),
+            ("container", &self.container),
+            ("image", &self.image),
+            ("label", &self.label),
+            ("unit", &self.unit),
+            ("domain", &self.domain),
+        ];
+        let given = keys.into_iter().filter_map(|(key, pattern)| {
+            let pattern = pattern.as_ref()?;
+            Some(format!("{key} = {:?}", pattern.written))
+        });
+        f.write_str(&given.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -149,9 +171,27 @@ pub struct Rule {
     pub matches: Matches,
     /// Its changes.
     pub says: Override,
+    /// Whether a cgroup has matched it or one of its clones.
+    matched: Arc<AtomicBool>,
 }
 
 impl Rule {
+    /// A rule that nothing has matched yet.
+    #[must_use]
+    pub fn new(matches: Matches, says: Override) -> Self {
+        Self {
+            matches,
+            says,
+            matched: Arc::default(),
+        }
+    }
+
+    /// Whether a cgroup has matched it, or one of its clones, since it was made: managed, or excluded by it.
+    #[must_use]
+    pub fn has_matched(&self) -> bool {
+        self.matched.load(Ordering::Relaxed)
+    }
+
     /// Whether it is about one cgroup alone, by its path: its `match` has none of `*`, `?`, `[` and `{`. Names of containers
     /// are chosen by others.
     #[must_use]
@@ -185,11 +225,13 @@ impl Rule {
 }
 
 /// What `rules` say of a cgroup: of each key, the value in the first rule that matches and gives it. If a delegatee may have
-/// made the cgroup and chosen its name, only a rule for one path, without wildcards, excludes it.
+/// made the cgroup and chosen its name, only a rule for one path, without wildcards, excludes it. The rules that match
+/// [remember that](Rule::has_matched).
 #[must_use]
 pub fn overrides(rules: &[Rule], subject: &Subject<'_>) -> Override {
     let mut sum = Override::default();
     for rule in rules.iter().filter(|r| r.matches.is_match(subject)) {
+        rule.matched.store(true, Ordering::Relaxed);
         sum.weight = sum.weight.or(rule.says.weight);
         sum.min_cache = sum.min_cache.or(rule.says.min_cache);
         sum.delegated = sum.delegated.or(rule.says.delegated);

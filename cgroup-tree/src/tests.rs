@@ -35,10 +35,7 @@ fn delegate(path: &Path, files: &[&str]) {
 
 fn rule(pattern: &str, says: Override) -> Rule {
     let pattern = Pattern::new(pattern).unwrap();
-    Rule {
-        matches: pattern.into(),
-        says,
-    }
+    Rule::new(pattern.into(), says)
 }
 
 struct Fixture(CgroupTree<()>);

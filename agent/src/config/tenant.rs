@@ -71,7 +71,7 @@ impl RuleKeys {
             unit: self.unit,
             domain: self.domain,
         };
-        Rule { matches, says }
+        Rule::new(matches, says)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Checks before the agent starts, and the limits of its work that follow; and its errors.
 
+use justitia_cgroup_tree::Rule;
 use justitia_kernel::capabilities::{Capabilities, CapabilityId, Feature, State, SupportLevel};
 
 use crate::agent::Agent;
@@ -76,17 +77,27 @@ pub(super) fn reclaim_features(capabilities: &Capabilities) -> ReclaimFeatures {
     }
 }
 
-/// Rules that match no cgroup, with suggestions of what they may have been meant to match.
-pub(super) fn suggestions(agent: &Agent) -> Vec<String> {
+/// The rules that no cgroup has matched, each with what is to be told of it: those that may have been meant for a cgroup that
+/// there is, and with `all` the others, too.
+pub(super) fn unmatched(agent: &Agent, all: bool) -> Vec<(Rule, String)> {
     let cgroups = &agent.monitor.cgroups;
     let ids = cgroups.breadth_first();
     let nodes = ids.iter().filter_map(|id| cgroups.get(*id));
     let paths = nodes.map(|node| node.cgroup.path());
-    // Excluded cgroups are not among them, so nothing can be said of rules that exclude.
+    let plain = |rule: &Rule| {
+        format!(
+            "[[tenant]] {} has matched no cgroup yet: `justitia status --all` shows paths and names",
+            rule.matches
+        )
+    };
     let rules = agent.config.rules.iter().rev();
     rules
-        .filter(|rule| rule.says.exclude != Some(true))
-        .filter_map(|rule| rule.near_miss(paths.clone()))
+        .filter(|rule| !rule.has_matched())
+        .filter_map(|rule| {
+            let meant = rule.near_miss(paths.clone());
+            let told = meant.or_else(|| all.then(|| plain(rule)))?;
+            Some((rule.clone(), told))
+        })
         .collect()
 }
 

@@ -30,7 +30,7 @@ pub(super) struct AgentLoop {
     /// The sockets and the port are closed before the agent is dropped, which may still have to restore knobs; and to detach
     /// the probes takes seconds.
     waits: Waits,
-    live: Live,
+    pub(super) live: Live,
     pub(super) agent: Agent,
     observe: bool,
 }
@@ -86,6 +86,7 @@ impl AgentLoop {
         loop {
             let now = Instant::now();
             let wait = self.agent.tick(now)?;
+            self.live.doubt_late(&self.agent, now);
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
             if self.answer_until_due(wait) {
                 return Ok(());

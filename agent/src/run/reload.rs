@@ -8,15 +8,20 @@ use std::time::{Duration, Instant};
 
 use justitia_api::client::ask_within;
 use justitia_api::escape;
+use justitia_cgroup_tree::Rule;
 use justitia_common::metrics::Server;
 
-use super::checks::suggestions;
+use super::checks::unmatched;
 use crate::agent::Agent;
 use crate::config::{Checked, Config};
 use crate::status::metrics;
 
 /// How long the metrics wait for the status: less than their clients are served for.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// A rule that no cgroup has matched for so long after it was read is told. Of a container that runs a runtime has written the
+/// files by then.
+const UNMATCHED: Duration = Duration::from_secs(60);
 
 /// The configuration's file, and what follows it beside the agent.
 #[derive(Debug)]
@@ -26,25 +31,49 @@ pub(super) struct Live {
     pub(super) metrics: Exporter,
     /// What limits the agent's work on this machine, for the status.
     pub(super) limitations: Vec<String>,
-    /// What the configuration can hardly mean, for the status.
-    pub(super) doubts: Vec<String>,
+    /// Rules that no cgroup had matched when that was last looked at, and what is told of them.
+    pub(super) doubts: Vec<(Rule, String)>,
+    /// When rules that no cgroup has matched are looked for, once.
+    pub(super) doubts_due: Option<Instant>,
 }
 
 impl Live {
     /// Everything that limits the agent's work.
     pub(super) fn limitations(&self) -> Vec<String> {
         let metrics = self.metrics.error.as_slice();
-        [self.limitations.as_slice(), metrics, &self.doubts].concat()
+        [self.limitations.as_slice(), metrics, &self.doubts()].concat()
     }
 
-    /// Notes what the configuration in use can hardly mean, and logs it.
-    pub(super) fn doubt(&mut self, agent: &Agent) {
-        let found = suggestions(agent);
-        for doubt in &found {
-            tracing::warn!("{doubt}");
+    /// What the configuration can hardly mean: nothing of rules that a cgroup has matched meanwhile.
+    fn doubts(&self) -> Vec<String> {
+        let doubts = self.doubts.iter().filter(|(rule, _)| !rule.has_matched());
+        doubts
+            .map(|(_, doubt)| format!("Configuration: {doubt}"))
+            .collect()
+    }
+
+    /// Notes of the configuration in use, which was just read, what it can hardly mean, and logs it.
+    pub(super) fn doubt(&mut self, agent: &Agent, now: Instant) {
+        self.doubts.clear();
+        self.doubts_due = Some(now + UNMATCHED);
+        self.log_doubts(unmatched(agent, false));
+    }
+
+    /// The same of all rules that no cgroup has matched, once that is due.
+    pub(super) fn doubt_late(&mut self, agent: &Agent, now: Instant) {
+        if self.doubts_due.take_if(|due| now >= *due).is_some() {
+            self.log_doubts(unmatched(agent, true));
         }
-        let told = found.iter().map(|doubt| format!("Configuration: {doubt}"));
-        self.doubts = told.collect();
+    }
+
+    /// Takes these for the doubts, and logs those that are new.
+    fn log_doubts(&mut self, found: Vec<(Rule, String)>) {
+        let before = std::mem::replace(&mut self.doubts, found);
+        for (_, doubt) in &self.doubts {
+            if !before.iter().any(|(_, told)| told == doubt) {
+                tracing::warn!("{doubt}");
+            }
+        }
     }
 
     /// Reads the configuration again, and has `agent` go on with it. Returns what was read, and what is odd, a line each.
@@ -72,9 +101,10 @@ impl Live {
         // The last step that can fail.
         self.metrics.follow(config).map_err(|error| vec![error])?;
         let lines = told(&checked);
-        agent.reconfigure(checked.config, Instant::now());
-        self.doubt(agent);
-        Ok([lines, self.doubts.clone()].concat())
+        let now = Instant::now();
+        agent.reconfigure(checked.config, now);
+        self.doubt(agent, now);
+        Ok([lines, self.doubts()].concat())
     }
 }
 

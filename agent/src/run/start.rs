@@ -61,6 +61,7 @@ pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), Run
         metrics: Exporter::start(&config),
         limitations,
         doubts: Vec::new(),
+        doubts_due: None,
     };
     let features = reclaim_features(&capabilities);
     let mut agent = Agent::new(config, &fs, features, store, reclaimer, app_io)?;
@@ -68,7 +69,7 @@ pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), Run
         let state = &agent.config.state_dir;
         agent.monitor.handover = Handover::take(state, &boot, Instant::now());
     }
-    live.doubt(&agent);
+    live.doubt(&agent, Instant::now());
     let control = Control::listen(&socket_path).map_err(RunError::system(format!(
         "the control socket beside {}",
         socket_path.display()

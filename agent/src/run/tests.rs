@@ -71,6 +71,7 @@ fn live(agent: &Agent, file: Option<PathBuf>) -> Live {
         metrics: Exporter::start(&config),
         limitations: Vec::new(),
         doubts: Vec::new(),
+        doubts_due: None,
     }
 }
 
@@ -276,6 +277,34 @@ fn a_reload_keeps_knobs_and_gives_back_what_is_excluded() {
     assert_eq!(it.reload().errors, Vec::<String>::new());
     assert_eq!(it.agent_loop.agent.monitor.cgroups.len(), 2);
     assert_eq!(it.lows(), ["5", "0"]);
+}
+
+#[test]
+fn a_rule_that_no_cgroup_matches_is_told_a_minute_later_until_one_does() {
+    let mut it = Reloaded::start();
+    it.configure(
+        "[metrics]\nlisten = \"\"\n[[tenant]]\nmatch = \"a\"\nweight = 300\n[[tenant]]\nmatch = \"b\"\nexclude = true\n\
+         [[tenant]]\ncontainer = \"webb\"\nimage = \"*nginx:*\"\nexclude = true\n[[tenant]]\nmatch = \"/later\"\nweight = 5\n",
+    );
+    assert_eq!(it.reload().errors, Vec::<String>::new());
+    let AgentLoop { live, agent, .. } = &mut it.agent_loop;
+    let due = live.doubts_due.unwrap();
+    live.doubt_late(agent, due - Duration::from_nanos(1));
+    assert_eq!(live.limitations(), Vec::<String>::new());
+    let doubt = |rule: &str| {
+        format!(
+            "Configuration: [[tenant]] {rule} has matched no cgroup yet: `justitia status --all` shows paths and names"
+        )
+    };
+    let webb = doubt("container = \"webb\", image = \"*nginx:*\"");
+    let later = doubt("match = \"later\"");
+    live.doubt_late(agent, due);
+    assert_eq!(live.limitations(), [webb.clone(), later]);
+    let cgroup = it.dir.path().join("cgroup/later");
+    std::fs::create_dir(&cgroup).unwrap();
+    std::fs::write(cgroup.join("cgroup.controllers"), "memory\n").unwrap();
+    agent.monitor.process_events(&agent.config, Instant::now());
+    assert_eq!(live.limitations(), [webb]);
 }
 
 #[test]

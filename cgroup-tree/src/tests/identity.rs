@@ -241,10 +241,6 @@ fn a_missing_file_is_asked_for_a_bounded_number_of_times_and_in_bounded_turns() 
     assert!(asked <= 7 * 4, "{asked}");
 }
 
-fn named(matches: Matches, says: Override) -> Rule {
-    Rule { matches, says }
-}
-
 #[test]
 fn a_rule_by_name_counts_once_the_name_is_known() {
     let dir = tempfile::tempdir().unwrap();
@@ -262,11 +258,11 @@ fn a_rule_by_name_counts_once_the_name_is_known() {
         container: Pattern::of_names(glob).ok(),
         ..Matches::default()
     };
-    let seen = Fixture::of(root, &[named(container("we*"), weight)]);
+    let seen = Fixture::of(root, &[Rule::new(container("we*"), weight)]);
     assert_eq!(seen.weight(&path), (50, WeightSource::Configuration));
     assert_eq!(seen.minimums(&path), (64, 0));
     assert_eq!(seen.weight(&format!("{path}/inner")).0, 100);
-    let seen = Fixture::of(root, &[named(container("shop"), weight)]);
+    let seen = Fixture::of(root, &[Rule::new(container("shop"), weight)]);
     assert_eq!(seen.weight(&path), (400, WeightSource::Runtime));
 
     // Excluded by name, it is no tenant, after rescans neither, and its pages are not its parent's.
@@ -274,7 +270,7 @@ fn a_rule_by_name_counts_once_the_name_is_known() {
         exclude: Some(true),
         ..Override::default()
     };
-    let rules = [named(container("web"), exclude)];
+    let rules = [Rule::new(container("web"), exclude)];
     let mut seen = Fixture::of(root, &rules);
     for _ in 0..2 {
         assert_eq!(seen.0.len(), 1);
@@ -288,7 +284,7 @@ fn a_rule_by_name_counts_once_the_name_is_known() {
         delegated: Some(true),
         ..Override::default()
     };
-    let seen = Fixture::of(root, &[named(container("web"), delegated)]);
+    let seen = Fixture::of(root, &[Rule::new(container("web"), delegated)]);
     assert!(seen.node(&format!("{path}/inner")).in_delegation);
 }
 
@@ -325,7 +321,7 @@ fn no_rule_by_name_excludes_a_rootless_container() {
         container: Pattern::of_names("user-*/web").ok(),
         ..Matches::default()
     };
-    let seen = Fixture::of(root, &[named(matches, exclude)]);
+    let seen = Fixture::of(root, &[Rule::new(matches, exclude)]);
     let found = seen.node(&path).identity();
     assert_eq!(found.name, format!("user-{uid}/web"));
 }
