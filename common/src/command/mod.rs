@@ -7,7 +7,7 @@ use std::process::ExitCode;
 /// Says a program's error, if it has one, on standard error.
 pub fn end(done: anyhow::Result<ExitCode>) -> ExitCode {
     done.unwrap_or_else(|error| {
-        out::note(format_args!("justitia: {}", error_text(&error)));
+        out::error(error_text(&error));
         ExitCode::FAILURE
     })
 }

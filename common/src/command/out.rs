@@ -28,7 +28,7 @@ pub fn print(text: impl Display) {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::BrokenPipe => std::process::exit(PIPE),
         Err(e) => {
-            note(format_args!("justitia: writing to standard output: {e}"));
+            error(format_args!("writing to standard output: {e}"));
             std::process::exit(1);
         }
     }
@@ -38,6 +38,15 @@ pub fn print(text: impl Display) {
 pub fn tell(text: impl Display) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// Says on standard error what is wrong, after the name of this program.
+pub fn error(text: impl Display) {
+    let program = std::env::current_exe().unwrap_or_default();
+    let name = justitia_api::escape::encode(program.file_name().unwrap_or_default());
+    // As the kernel calls a program that was replaced meanwhile.
+    let name = name.trim_end_matches(" (deleted)");
+    note(format_args!("{name}: {text}"));
 }
 
 /// Says a line on standard error if anybody reads.

@@ -35,6 +35,16 @@ fn the_reference_is_current() {
     }
 }
 
+#[test]
+fn an_error_begins_with_the_programs_name() {
+    let done = Command::new(env!("CARGO_BIN_EXE_justitia-lab"))
+        .args(["show", "nothing"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert!(said.starts_with("justitia-lab: "), "{said}");
+}
+
 /// A man page of each command, and completions, for packages.
 #[test]
 fn man_pages_and_completions_are_written() {
