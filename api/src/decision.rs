@@ -3,7 +3,7 @@
 use crate::Reason;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Something that was decided; the same in a row is told as one. In JSON, `what` is the action in words.
+/// Something that was decided; the same again within seconds is told as one. In JSON, `what` is the action in words.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(from = "Wire")]
 pub struct Decision {

@@ -25,7 +25,6 @@ use crate::page_cache::slab::{SlabController, plan_slab};
 use crate::page_cache::{Entitlements, ProtectionController, ReclaimFeatures, UnmanagedReclaim};
 use crate::recharge::RechargeController;
 use crate::status::decision_log::{Decided, DecisionLog};
-use crate::status::dry_log::DryLog;
 use crate::weights::DeclaredWeights;
 
 /// Memory and tenants are sampled at least this often, to keep the protection and the status current.
@@ -56,8 +55,8 @@ pub struct Agent {
     pub(crate) features: ReclaimFeatures,
     pub(super) switches: Switches,
     pub(crate) decisions: DecisionLog,
-    /// What it would do; `None` where it does it.
-    pub(super) dry: Option<DryLog>,
+    /// What it would do and has not logged yet; `None` where it does it.
+    pub(super) dry: Option<DecisionLog>,
     pub(crate) started: Instant,
     last_sample: Option<Instant>,
     /// When free memory was last seen to suffice, or reclaim was planned.
@@ -99,7 +98,7 @@ impl Agent {
             features,
             switches: Switches::new(Path::new("/sys"), now),
             decisions: DecisionLog::new(now, observe),
-            dry: observe.then(DryLog::default),
+            dry: observe.then(|| DecisionLog::new(now, true)),
             started: now,
             last_sample: None,
             answered: now,
@@ -480,14 +479,14 @@ impl Agent {
     pub(super) fn record(&mut self, decided: Decided, now: Instant) {
         let path = self.path(decided.key);
         if let Some(dry) = self.dry.as_mut().filter(|_| decided.is_deed()) {
-            dry.add(&path, &decided);
+            dry.record(&path, decided.clone(), now);
         }
         self.decisions.record(&path, decided, now);
     }
 
     /// Logs what an observer would have done.
     fn log_dry(&mut self, now: Instant) {
-        let Some((would, left_out)) = self.dry.as_mut().map(|dry| dry.due(now)) else {
+        let Some((would, left_out)) = self.dry.as_mut().map(|dry| dry.take_due(now)) else {
             return;
         };
         for one in would {

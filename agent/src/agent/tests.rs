@@ -260,7 +260,7 @@ fn an_observer_logs_what_it_would_do_and_an_agent_that_acts_does_not() {
     let now = Instant::now();
     agent.protect(now);
     let dry = agent.dry.as_mut().unwrap();
-    let (would, left_out) = dry.due(now);
+    let (would, left_out) = dry.take_due(now + Duration::from_secs(10));
     let would: Vec<String> = would.iter().map(|one| one.what()).collect();
     assert_eq!(would, ["would set memory.low from 0 to 30.0M"]);
     assert_eq!(left_out, 0);

@@ -1,4 +1,5 @@
-//! The latest decisions, bounded: a few per tenant, the same ones in a row told as one.
+//! The latest decisions, bounded: a few per tenant, those of one kind soon after each other told as one. And what an
+//! observer would do, for its log: a few lines every ten seconds, whatever the number of decisions.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,6 +14,10 @@ const MAX_PER_TENANT: usize = 8;
 const MAX_ENTRIES: usize = 1024;
 /// The same action again within this time is merged with the entry.
 const MERGE_WITHIN: Duration = Duration::from_secs(10);
+/// Between the lines about some decisions and those about later ones.
+const PERIOD: Duration = Duration::from_secs(10);
+/// The most lines at once.
+const MAX_LINES: usize = 10;
 
 #[derive(Debug)]
 struct Entry {
@@ -45,24 +50,22 @@ impl DecisionLog {
     /// Adds what became of the tenant at `path`. Where there are too many entries of this tenant, or in all, the oldest is
     /// dropped.
     pub fn record(&mut self, path: &str, decided: Decided, now: Instant) {
-        let mut of_tenant = self
-            .entries
-            .iter_mut()
-            .enumerate()
-            .rev()
-            .filter(|(_, e)| e.decided.key == decided.key);
-        if let Some((i, entry)) = of_tenant.next() {
-            if now - entry.last < MERGE_WITHIN && entry.decided.action.merge(&decided.action) {
-                (entry.last, entry.decided.reason) = (now, decided.reason);
-                entry.steps = entry.steps.saturating_add(1);
-                // The latest are last, so that the first is the oldest.
-                let latest = self.entries.remove(i);
-                self.entries.extend(latest);
-                return;
-            }
-            if let Some((oldest, _)) = of_tenant.nth(MAX_PER_TENANT - 2) {
-                self.entries.remove(oldest);
-            }
+        let mut entries = self.entries.iter_mut();
+        let same = entries.rposition(|e| {
+            e.decided.key == decided.key
+                && now - e.last < MERGE_WITHIN
+                && e.decided.action.merge(&decided.action)
+        });
+        // The latest are last, so that the first is the oldest.
+        if let Some(mut entry) = same.and_then(|i| self.entries.remove(i)) {
+            (entry.last, entry.decided.reason) = (now, decided.reason);
+            entry.steps = entry.steps.saturating_add(1);
+            return self.entries.push_back(entry);
+        }
+        let all = self.entries.iter().enumerate().rev();
+        let mut of_tenant = all.filter(|(_, e)| e.decided.key == decided.key);
+        if let Some((oldest, _)) = of_tenant.nth(MAX_PER_TENANT - 1) {
+            self.entries.remove(oldest);
         }
         if self.entries.len() == MAX_ENTRIES {
             self.entries.pop_front();
@@ -85,6 +88,19 @@ impl DecisionLog {
     #[must_use]
     pub fn decisions(&self) -> Vec<Decision> {
         self.entries.iter().map(|e| self.decision(e)).collect()
+    }
+
+    /// Takes what an observer is to log now, and how many more entries are dropped: nothing sooner than `PERIOD` after the
+    /// start or the last time.
+    pub(crate) fn take_due(&mut self, now: Instant) -> (Vec<Decision>, usize) {
+        if now - self.start < PERIOD || self.entries.is_empty() {
+            return (Vec::new(), 0);
+        }
+        let mut all = self.decisions();
+        *self = Self::new(now, self.observe);
+        let left_out = all.len().saturating_sub(MAX_LINES);
+        all.truncate(MAX_LINES);
+        (all, left_out)
     }
 
     fn decision(&self, entry: &Entry) -> Decision {
@@ -141,8 +157,12 @@ mod tests {
 
     fn record(log: &mut DecisionLog, id: u64, action: Action, ms: u64) {
         let now = log.start + Duration::from_millis(ms);
+        record_at(log, id, action, now);
+    }
+
+    fn record_at(log: &mut DecisionLog, id: u64, action: Action, now: Instant) {
         let key = Key::Cgroup(CgroupId(id));
-        let reason = Reason::Text(format!("at {ms}"));
+        let reason = Reason::Text(format!("at {}", (now - log.start).as_millis()));
         log.record(&format!("t{id}"), Decided::new(key, action, reason), now);
     }
 
@@ -151,9 +171,10 @@ mod tests {
     }
 
     #[test]
-    fn the_same_action_in_a_row_is_one_entry() {
+    fn the_same_action_within_seconds_is_one_entry() {
         let mut log = DecisionLog::new(Instant::now(), true);
         for n in 0..5 {
+            record(&mut log, 1, Action::ReclaimRefused, n * 1000);
             record(&mut log, 1, reclaim(1 << 20), n * 1000);
         }
         record(&mut log, 2, reclaim(1 << 20), 4500);
@@ -164,14 +185,15 @@ mod tests {
         assert_eq!(
             what,
             [
+                "reclaim refused in 5 steps",
                 "would reclaim 5.00M in 5 steps",
                 "would reclaim 1.00M",
                 "exempt from reclaim",
                 "would reclaim 1.00K"
             ]
         );
-        assert_eq!((decisions[0].since, decisions[0].at), (0.0, 4.0));
-        let latest = decisions[0].reason.to_string();
+        assert_eq!((decisions[1].since, decisions[1].at), (0.0, 4.0));
+        let latest = decisions[1].reason.to_string();
         assert_eq!(latest, "at 4000", "the latest reason");
     }
 
@@ -213,5 +235,45 @@ mod tests {
         assert_eq!(log.decisions().len(), MAX_ENTRIES);
         log.forget(Key::Cgroup(CgroupId(1999)));
         assert_eq!(log.decisions().len(), MAX_ENTRIES - 1);
+    }
+
+    /// The lines of a log.
+    fn lines(log: &mut DecisionLog, at: Instant) -> (Vec<String>, usize) {
+        let (decisions, left_out) = log.take_due(at);
+        let text = |one: &Decision| format!("{} {}", one.path, one.what());
+        (decisions.iter().map(text).collect(), left_out)
+    }
+
+    #[test]
+    fn an_observed_tenant_has_a_line_each_ten_seconds_with_all_that_would_be_done_to_it() {
+        let begun = Instant::now();
+        let mut log = DecisionLog::new(begun, true);
+        let mut told = Vec::new();
+        // Ten decisions a second about each of two tenants, for half a minute.
+        for tick in 0..300 {
+            let now = begun + tick * Duration::from_millis(100);
+            record_at(&mut log, 1, reclaim(1 << 20), now);
+            record_at(&mut log, 2, reclaim(1 << 20), now);
+            told.extend(lines(&mut log, now).0);
+        }
+        assert_eq!(
+            told,
+            [
+                "t1 would reclaim 101M in 101 steps",
+                "t2 would reclaim 101M in 101 steps",
+                "t1 would reclaim 100M in 100 steps",
+                "t2 would reclaim 100M in 100 steps",
+            ]
+        );
+    }
+
+    #[test]
+    fn of_a_thousand_observed_tenants_ten_are_named() {
+        let mut log = DecisionLog::new(Instant::now(), true);
+        let due = log.start + PERIOD;
+        (0..1000).for_each(|id| record(&mut log, id, reclaim(1 << 20), 0));
+        let (named, left_out) = lines(&mut log, due);
+        assert_eq!((named.len(), left_out), (10, 990));
+        assert_eq!(lines(&mut log, due + PERIOD), (vec![], 0), "told once");
     }
 }

@@ -3,6 +3,5 @@
 pub(crate) mod collect;
 pub mod control;
 pub mod decision_log;
-pub(crate) mod dry_log;
 pub mod metrics;
 pub mod socket;
