@@ -1,5 +1,5 @@
 //! What the agent, the hypervisor cache and the lab need alike: files where something else may stand, TOML files of
-//! which every error has its line, metrics over HTTP, what of a file is in the page cache, and formats of images.
+//! which every error has its line, metrics over HTTP, signals of daemons, what of a file is in the page cache, and formats of images.
 
 #![deny(unsafe_code)]
 
@@ -9,4 +9,5 @@ pub mod image_format;
 pub mod metrics;
 pub mod page_cache;
 pub mod regular_file;
+pub mod signals;
 pub mod toml_file;

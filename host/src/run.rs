@@ -1,15 +1,13 @@
 //! The daemon: a tick a quarter of a second.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::Read as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use justitia_api::escape::plain;
 use justitia_api::units::bytes;
+use justitia_common::signals::Signals;
 use justitia_share::Weight;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -117,7 +115,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
             .map_err(io(&format!("metrics on {address}")))
     });
     let _metrics = metrics.transpose()?;
-    let signals = Signals::new().map_err(io("signals"))?;
+    let mut signals = Signals::handle().map_err(io("signals"))?;
     let mut daemon = Daemon {
         common: Common {
             journal: Arc::new(Mutex::new(journal)),
@@ -146,10 +144,15 @@ pub fn run(options: Options) -> Result<(), RunError> {
         for_tenants.answer(|| daemon.with_tenants());
         for_duplicates.answer(|| daemon.duplicates());
         let _ = sd_notify::notify(&[NotifyState::Watchdog]);
-        match signals.wait(TICK.saturating_sub(begun.elapsed())) {
-            Some(Signal::Stop) => break Ok(()),
-            Some(Signal::Reload) => daemon.reload(),
-            None => {}
+        let left = Timespec::try_from(TICK.saturating_sub(begun.elapsed())).ok();
+        let sockets = [&signals.stop, &signals.hang_up];
+        let mut sockets = sockets.map(|socket| PollFd::new(socket, PollFlags::IN));
+        let _ = poll(&mut sockets, left.as_ref());
+        match sockets.map(|socket| socket.revents().contains(PollFlags::IN)) {
+            [true, _] => break Ok(()),
+            [_, true] if signals.take_hang_up() => break Ok(()),
+            [_, true] => daemon.reload(),
+            _ => {}
         }
     };
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
@@ -194,49 +197,6 @@ fn log_restored(restored: &[(crate::journal::Entry, Outcome)]) {
             Outcome::Failed(error) => {
                 tracing::error!(vm = entry.name, %error, "its balloon was not restored")
             }
-        }
-    }
-}
-
-/// What a signal asks for.
-enum Signal {
-    Stop,
-    Reload,
-}
-
-/// A socket that becomes readable by a signal.
-struct Signals {
-    woken: UnixStream,
-    stop: Arc<AtomicBool>,
-    reload: Arc<AtomicBool>,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let (woken, wakes) = UnixStream::pair()?;
-        woken.set_nonblocking(true)?;
-        let (stop, reload) = (Arc::default(), Arc::default());
-        for (signal, flag) in [(SIGTERM, &stop), (SIGINT, &stop), (SIGHUP, &reload)] {
-            signal_hook::flag::register(signal, Arc::clone(flag))?;
-            signal_hook::low_level::pipe::register(signal, wakes.try_clone()?)?;
-        }
-        Ok(Self {
-            woken,
-            stop,
-            reload,
-        })
-    }
-
-    fn wait(&self, timeout: Duration) -> Option<Signal> {
-        let mut fds = [PollFd::new(&self.woken, PollFlags::IN)];
-        let _ = poll(&mut fds, Timespec::try_from(timeout).ok().as_ref());
-        let _ = (&self.woken).read(&mut [0; 64]);
-        if self.stop.load(Ordering::Relaxed) {
-            Some(Signal::Stop)
-        } else {
-            let reload = self.reload.swap(false, Ordering::Relaxed);
-            reload.then_some(Signal::Reload)
         }
     }
 }

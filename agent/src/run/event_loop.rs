@@ -4,12 +4,12 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use justitia_api::control::{Answer, Request};
+use justitia_common::signals::Signals;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use sd_notify::NotifyState;
 
 use super::checks::RunError;
-use super::process::Signals;
 use super::reload::Live;
 use crate::agent::Agent;
 use crate::knobs::journal::boot_id;

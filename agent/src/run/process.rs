@@ -1,71 +1,28 @@
 //! Settings of the agent's process: signal handlers, resource limits and locked memory.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use justitia_common::signals::Signals;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::SIGXFSZ;
 
 use super::checks::RunError;
 use crate::knobs::watchdog::INTERRUPT;
-
-/// Sockets that become readable when a signal has come.
-#[derive(Debug)]
-pub(super) struct Signals {
-    /// One that asks the agent to stop.
-    pub(super) stop: UnixStream,
-    /// SIGHUP: the configuration is to be read again, or the terminal is gone.
-    pub(super) hang_up: UnixStream,
-    /// Whether the agent was started at a terminal.
-    pub(super) at_terminal: bool,
-}
-
-impl Signals {
-    /// Takes note of a SIGHUP that has come. Returns whether it asks to stop: the terminal is gone at which the agent was
-    /// started.
-    pub(super) fn take_hang_up(&mut self) -> bool {
-        let _ = self.hang_up.read(&mut [0; 64]);
-        self.at_terminal && !has_terminal()
-    }
-}
-
-/// Whether this process has a terminal.
-fn has_terminal() -> bool {
-    File::open("/dev/tty").is_ok()
-}
 
 /// Installs the signal handlers.
 ///
 /// # Errors
 /// If a handler cannot be installed.
 pub(super) fn handle_signals() -> Result<Signals, RunError> {
-    let pair = || UnixStream::pair().map_err(RunError::system("creating a signal pipe"));
-    let ((stop, stopped), (hang_up, hung_up)) = (pair()?, pair()?);
-    for (signal, sender) in [(SIGTERM, &stopped), (SIGINT, &stopped), (SIGHUP, &hung_up)] {
-        let sender = sender
-            .try_clone()
-            .map_err(RunError::system("creating a signal pipe"))?;
-        signal_hook::low_level::pipe::register(signal, sender)
-            .map_err(RunError::system("installing a signal handler"))?;
-    }
-    hang_up
-        .set_nonblocking(true)
-        .map_err(RunError::system("creating a signal pipe"))?;
+    let install = || RunError::system("installing a signal handler");
+    let signals = Signals::handle().map_err(install())?;
     // The handler does nothing: a pending signal ends a write in the kernel. The signal is delivered to this thread, the main
     // one, which writes the knobs.
-    signal_hook::flag::register(INTERRUPT, Arc::default())
-        .map_err(RunError::system("installing a signal handler"))?;
+    signal_hook::flag::register(INTERRUPT, Arc::default()).map_err(install())?;
     // With this handler a write beyond the limit of file sizes fails, as on a full file system, and does not kill the agent.
-    signal_hook::flag::register(SIGXFSZ, Arc::default())
-        .map_err(RunError::system("installing a signal handler"))?;
-    Ok(Signals {
-        stop,
-        hang_up,
-        at_terminal: has_terminal(),
-    })
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(install())?;
+    Ok(signals)
 }
 
 /// Raises the limit of file descriptors: a cgroup takes three (its directory, its events, its watch). The soft limit is

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use justitia_api::client::ask;
 use justitia_api::control::{Answer, Request, is_starting, request};
+use justitia_common::signals::Signals;
 use justitia_kernel::capabilities::{Capabilities, Paths};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::knob::Knob;
@@ -14,7 +15,6 @@ use justitia_kernel::proc::ProcFs;
 
 use super::checks::check_features;
 use super::event_loop::{AgentLoop, Waits, ended};
-use super::process::Signals;
 use super::reload::{Exporter, Live};
 use crate::agent::Agent;
 use crate::config::Config;
