@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 /// The program, built beside this test's directory.
 pub(crate) fn program() -> Command {
-    let test = std::env::current_exe().unwrap();
-    Command::new(test.ancestors().nth(2).unwrap().join("justitia"))
+    Command::new(super::commands::program("justitia"))
 }
 
 /// The daemon, killed when this is dropped.

@@ -1,13 +1,14 @@
 //! `justitia host run` over two real guests: memory follows the weights, and a guest in need gets all back.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
+use super::cache_daemon::program;
 use super::guest_host::{comes, run};
 use super::retry::retry_after_a_crash;
 
@@ -34,11 +35,6 @@ struct Guests {
 struct Daemon {
     child: Child,
     state: PathBuf,
-}
-
-fn program() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.ancestors().nth(2).unwrap().join("justitia")
 }
 
 fn name(index: usize) -> String {
@@ -98,7 +94,7 @@ impl Guests {
     fn manage(&self, weights: [u64; 2], most: u64) -> Daemon {
         let file = self.config(weights, most);
         let state = self.directory.path().join("state");
-        let child = Command::new(program())
+        let child = program()
             .args(["host", "run", "--config"])
             .arg(&file)
             .arg("--directory")
@@ -127,7 +123,7 @@ impl Guests {
 
 impl Daemon {
     fn vm(&self, index: usize) -> Option<Value> {
-        let status = Command::new(program())
+        let status = program()
             .args(["host", "status", "--json", "--directory"])
             .arg(&self.state)
             .output()
@@ -160,7 +156,7 @@ impl Drop for Daemon {
 }
 
 fn explain(state: &Path, index: usize) -> String {
-    let explained = Command::new(program())
+    let explained = program()
         .args(["host", "explain", &name(index), "--directory"])
         .arg(state)
         .output()

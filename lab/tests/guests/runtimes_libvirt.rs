@@ -13,23 +13,10 @@ use super::package::debian::{Debian, INCLUDE, debian_of};
 const PACKAGES: &str = "systemd-container,libvirt-daemon,libvirt-daemon-driver-qemu,libvirt-daemon-system,libvirt-clients,qemu-system-x86";
 const START: Duration = Duration::from_secs(300);
 
-/// What `justitia status` says of the machine.
-fn domain(debian: &Debian) -> Option<Value> {
-    let status = debian.status();
-    let mut tenants = status["tenants"].as_array().unwrap().iter();
-    let found = tenants.find(|t| t["kind"] == "domain" && t["part"].is_null());
-    found.cloned()
-}
-
+/// What `justitia status` says of the machine, once it has this weight.
 #[track_caller]
 fn has(debian: &Debian, weight: u64) -> Value {
-    for _ in 0..60 {
-        if let Some(found) = domain(debian).filter(|found| found["weight"] == weight) {
-            return found;
-        }
-        std::thread::sleep(Duration::from_secs(1));
-    }
-    panic!("{:#?}\n{}", domain(debian), debian.log());
+    debian.comes(|t| t["kind"] == "domain" && t["weight"] == weight)
 }
 
 /// What `justitia host` says of the machine, whose monitor is libvirt's: its weight, and its balloon by `virsh`.
@@ -110,6 +97,6 @@ END
         START,
         "/root/deb virsh -c qemu:///system destroy shop-1; sleep 3",
     );
-    assert_eq!(domain(&debian), None);
+    assert_eq!(debian.tenant(|t| t["kind"] == "domain"), None);
     debian.step("done");
 }

@@ -42,22 +42,9 @@ fn as_user(debian: &Debian, command: &str) -> String {
 }
 
 /// What is told of the user's container.
-fn container(debian: &Debian) -> Option<Value> {
-    let status = debian.status();
-    let mut tenants = status["tenants"].as_array().unwrap().iter();
-    let found = tenants.find(|t| t["name"] == "user-1000/blog" && t["part"].is_null());
-    found.cloned()
-}
-
 #[track_caller]
 fn told(debian: &Debian) -> Value {
-    for _ in 0..60 {
-        if let Some(found) = container(debian) {
-            return found;
-        }
-        std::thread::sleep(Duration::from_secs(1));
-    }
-    panic!("{:#}\n{}", debian.status()["tenants"], debian.log());
+    debian.comes(|t| t["name"] == "user-1000/blog")
 }
 
 #[test]
@@ -92,10 +79,11 @@ fn a_users_container_has_its_name_and_its_weight_among_the_users() {
     let path = found["path"].as_str().unwrap();
     assert!(path.starts_with("user.slice/user-1000.slice/"), "{path}");
     // What the user writes counts within what the user has.
-    let status = debian.status();
-    let mut tenants = status["tenants"].as_array().unwrap().iter();
-    let user = tenants.find(|t| t["path"] == "user.slice/user-1000.slice");
-    assert!(user.is_none_or(|user| user["weight"] == 100), "{user:#?}");
+    let user = debian.tenant(|t| t["path"] == "user.slice/user-1000.slice");
+    assert!(
+        user.as_ref().is_none_or(|user| user["weight"] == 100),
+        "{user:#?}"
+    );
     // It stays so over reloads, of the system's systemd and of the user's.
     for _ in 0..2 {
         debian.ok("/root/deb systemctl daemon-reload");

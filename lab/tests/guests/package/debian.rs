@@ -220,6 +220,27 @@ impl Debian {
         serde_json::from_str(&self.ok("/root/deb justitia status --json")).unwrap()
     }
 
+    /// What is told of the tenant of which this is so, as a whole.
+    #[track_caller]
+    pub(crate) fn tenant(&self, is_meant: impl Fn(&Value) -> bool) -> Option<Value> {
+        let status = self.status();
+        let mut tenants = status["tenants"].as_array().unwrap().iter();
+        let found = tenants.find(|t| t["part"].is_null() && is_meant(t));
+        found.cloned()
+    }
+
+    /// The same, once there is one.
+    #[track_caller]
+    pub(crate) fn comes(&self, is_meant: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..60 {
+            if let Some(found) = self.tenant(&is_meant) {
+                return found;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        panic!("{:#}\n{}", self.status()["tenants"], self.log());
+    }
+
     /// The agent runs, sees, and has written.
     #[track_caller]
     pub(crate) fn works(&self) {
