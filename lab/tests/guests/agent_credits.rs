@@ -144,12 +144,13 @@ fn weights_of_bfq_are_corrected_while_the_disk_is_contended_and_given_back() {
     );
 }
 
+/// Its model is far above the disk: below, it divides direct I/O itself, and nothing is to be corrected.
 #[test]
 #[ignore = "minutes: make test-vm"]
 fn weights_of_io_cost_are_corrected_while_the_disk_is_contended_and_given_back() {
     weights_are_corrected(
         "io.weight",
-        "echo \"$disk ctrl=user model=linear rbps=20000000 rseqiops=5000 rrandiops=5000 wbps=20000000 wseqiops=5000 wrandiops=5000\" >$C/io.cost.model
+        "echo \"$disk ctrl=user model=linear rbps=10000000000 rseqiops=1000000 rrandiops=1000000 wbps=10000000000 wseqiops=1000000 wrandiops=1000000\" >$C/io.cost.model
          echo \"$disk enable=1 ctrl=user rpct=0 wpct=0 min=100 max=100\" >$C/io.cost.qos",
         "echo \"$disk enable=0\" >$C/io.cost.qos",
     );
