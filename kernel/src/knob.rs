@@ -58,6 +58,16 @@ impl Knob {
         }
     }
 
+    /// The device whose line it is, if it is one.
+    const fn device(self) -> Option<DevId> {
+        match self {
+            Self::IoMax(device) | Self::IoWeightOn(device) | Self::IoBfqWeightOn(device) => {
+                Some(device)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether `value`, as [`read_raw`] returns it, is the kernel's default
     /// (Documentation/admin-guide/cgroup-v2.rst; mm/page-writeback.c; fs/dcache.c).
     #[must_use]
@@ -137,11 +147,11 @@ impl Knob {
 impl std::fmt::Display for Knob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::IoMax(device) | Self::IoWeightOn(device) | Self::IoBfqWeightOn(device) => {
-                write!(f, "{} {device}", self.file())
-            }
             Self::DirtyBackground | Self::VfsCachePressure => write!(f, "vm.{}", self.file()),
-            knob => f.write_str(knob.file()),
+            knob => match knob.device() {
+                Some(device) => write!(f, "{} {device}", knob.file()),
+                None => f.write_str(knob.file()),
+            },
         }
     }
 }
@@ -179,7 +189,7 @@ pub fn io_max_devices(cgroup: &Cgroup) -> Result<Vec<DevId>> {
 /// As every operation on a [`Cgroup`]; `EINVAL` or `ERANGE` for what the kernel does not take;
 /// [`Error::Parse`] when the value of one device's line names another device than the knob.
 pub fn write_raw(cgroup: &Cgroup, knob: Knob, value: &str) -> Result<()> {
-    if let Knob::IoMax(device) | Knob::IoWeightOn(device) | Knob::IoBfqWeightOn(device) = knob
+    if let Some(device) = knob.device()
         && first_word(value).parse() != Ok(device)
     {
         return Err(Error::Parse {

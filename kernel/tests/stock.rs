@@ -85,6 +85,7 @@ fn io_of_a_tenant() {
         };
         assert_eq!(io, expected);
         assert!((65..=71).contains(&io.rios));
+        assert!([349_507, 361_562].contains(&io.cost_usage));
 
         let weight = c.io_weight().unwrap().unwrap();
         assert_eq!((weight.default.get(), weight.on(DISK).get()), (200, 300));

@@ -142,7 +142,6 @@ impl Weighted {
         let ids: Vec<CgroupId> = self.standing.keys().copied().collect();
         for id in ids {
             let removed = find(id).is_some_and(|cgroup| removed(cgroup, knob));
-            let removed = removed && self.controller == Controller::Bfq;
             if removed {
                 store.restore(id, knob);
                 self.standing.remove(&id);
@@ -174,9 +173,10 @@ impl Weighted {
     }
 }
 
-/// Whether a line of ours is there no more.
+/// Whether BFQ has removed a line of ours, as it does when a cgroup's own weight is written. io.cost keeps its lines.
 fn removed(cgroup: &Cgroup, knob: Knob) -> bool {
-    read_raw(cgroup, knob).is_ok_and(|found| knob.is_default(&found))
+    matches!(knob, Knob::IoBfqWeightOn(_))
+        && read_raw(cgroup, knob).is_ok_and(|found| knob.is_default(&found))
 }
 
 /// As [`KnobStore::hold`], where a line that BFQ has removed is written again.
@@ -187,7 +187,7 @@ fn hold(
     value: &str,
 ) -> Result<WriteOutcome, crate::knobs::KnobStoreError> {
     let ours = store.applied(cgroup.id(), knob).is_some();
-    if matches!(knob, Knob::IoBfqWeightOn(_)) && ours && removed(cgroup, knob) {
+    if ours && removed(cgroup, knob) {
         store.restore(cgroup.id(), knob);
     }
     store.hold(cgroup, knob, value)
