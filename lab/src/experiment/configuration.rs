@@ -17,8 +17,8 @@ pub struct Configuration {
     pub what: String,
     /// The disk's scheduler.
     pub scheduler: Scheduler,
-    /// The io.cost model, if it is on: per cent of the disk's speed.
-    pub io_cost: Option<u64>,
+    /// io.cost, if it is on.
+    pub io_cost: Option<IoCost>,
     /// Whether the tenants' memory is limited by weight.
     pub memory: Option<MemoryLimit>,
     /// Whether the tenants' device bandwidth is limited by weight (`io.max`).
@@ -44,6 +44,33 @@ pub enum Scheduler {
     BfqDefault,
 }
 
+/// How io.cost is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoCost {
+    /// Its model, per cent of the disk's speed.
+    pub model: u64,
+    /// Whether it is slower while requests take long. Its rate is fixed otherwise.
+    pub targets: bool,
+}
+
+impl IoCost {
+    const fn fixed(model: u64) -> Self {
+        Self {
+            model,
+            targets: false,
+        }
+    }
+
+    /// With latency targets.
+    const TARGETS: Self = Self {
+        model: 90,
+        targets: true,
+    };
+}
+
+/// The models of which the curve of total against PV is made, per cent of the disk's speed.
+const MODELS: [u64; 6] = [50, 70, 80, 90, 95, 98];
+
 /// Which file limits a tenant's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemoryLimit {
@@ -60,6 +87,7 @@ impl Configuration {
         let mut all = Self::baselines();
         all.extend(Self::with_agent());
         all.extend(Self::with_device_bandwidth());
+        all.extend(MODELS.into_iter().flat_map(Self::with_model));
         all
     }
 
@@ -95,8 +123,7 @@ impl Configuration {
             "BFQ schedules the disk by io.bfq.weight, with low_latency=0 and max_budget=1024.";
         let bfq_default = "BFQ schedules the disk by io.bfq.weight, with its own settings.";
         let io_cost = "io.cost shares the disk by io.weight, its model set to the disk's speed.";
-        let io_cost_below =
-            "The same, its model set to 90 % of the disk's speed, with latency targets.";
+        let targets = "The same, its model set to 90 % of the disk's speed, with latency targets.";
         let memory = "memory.max by weight, over BFQ.";
         let io_max = "io.max by weight, out of the disk's known speed.";
         let both = "io.max and memory.high by weight, out of the disk's known speed.";
@@ -111,12 +138,12 @@ impl Configuration {
                 ..Self::named("bfq-default", "BFQ as it comes", bfq_default)
             },
             Self {
-                io_cost: Some(100),
+                io_cost: Some(IoCost::fixed(100)),
                 ..Self::named("iocost", "io.cost", io_cost)
             },
             Self {
-                io_cost: Some(90),
-                ..Self::named("iocost-90", "io.cost at 90 %", io_cost_below)
+                io_cost: Some(IoCost::TARGETS),
+                ..Self::named("iocost-targets", "io.cost with targets", targets)
             },
             Self {
                 scheduler: Scheduler::Bfq,
@@ -221,16 +248,46 @@ impl Configuration {
                 "justitia+iocost+io",
                 "Justitia with [io] over io.cost",
                 Scheduler::None,
-                Some(100),
+                Some(IoCost::fixed(100)),
                 "io.cost with a model of the disk's speed",
             ),
             corrected(
-                "justitia+iocost-90+io",
-                "Justitia with [io] over io.cost at 90 %",
+                "justitia+iocost-targets+io",
+                "Justitia with [io] over io.cost with targets",
                 Scheduler::None,
-                Some(90),
-                "io.cost with a model of 90 % of the disk's speed",
+                Some(IoCost::TARGETS),
+                "io.cost with a model of 90 % of the disk's speed and latency targets",
             ),
+        ]
+    }
+
+    /// io.cost with a model of so many per cent of the disk's speed, and the agent over it.
+    fn with_model(model: u64) -> [Self; 2] {
+        let io_cost = Some(IoCost::fixed(model));
+        let what = format!(
+            "io.cost shares the disk by io.weight, its model set to {model} % of the disk's speed."
+        );
+        [
+            Self {
+                io_cost,
+                ..Self::named(
+                    &format!("iocost-{model}"),
+                    &format!("io.cost at {model} %"),
+                    &what,
+                )
+            },
+            Self {
+                io_cost,
+                agent: true,
+                credits: true,
+                ..Self::named(
+                    &format!("justitia+iocost-{model}+io"),
+                    &format!("Justitia with [io] over io.cost at {model} %"),
+                    &format!(
+                        "justitia run with device bandwidth ([io]) enabled, over io.cost with a model of {model} % of the disk's speed, whose weights it corrects."
+                    ),
+                )
+            },
         ]
     }
 

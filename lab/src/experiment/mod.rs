@@ -16,7 +16,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-pub use configuration::{Configuration, MemoryLimit, Scheduler};
+pub use configuration::{Configuration, IoCost, MemoryLimit, Scheduler};
 pub use definition::{Disk, Experiment, Machine, Scale, Tenant, Workload, count_name};
 pub use metric::MetricName;
 pub use phase::{

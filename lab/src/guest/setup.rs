@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::cgroup::{Cgroup, meminfo, share, write};
 use super::job::Target;
-use crate::experiment::{Configuration, Experiment, MemoryLimit, Scheduler};
+use crate::experiment::{Configuration, Experiment, IoCost, MemoryLimit, Scheduler};
 use crate::spec::Filesystem;
 
 /// Where the disk is mounted; every tenant has a directory there.
@@ -120,8 +120,8 @@ pub(super) fn directory(name: &str) -> Result<PathBuf> {
 
 fn disk(experiment: &Experiment, configuration: &Configuration) -> Result<()> {
     scheduler(configuration.scheduler)?;
-    if let Some(per_cent) = configuration.io_cost {
-        io_cost(experiment.disk.bytes_per_second.0, per_cent)?;
+    if let Some(set_up) = configuration.io_cost {
+        io_cost(experiment.disk.bytes_per_second.0, set_up)?;
     }
     mount(experiment.disk.filesystem)
 }
@@ -140,21 +140,22 @@ fn scheduler(scheduler: Scheduler) -> Result<()> {
     Ok(())
 }
 
-/// io.cost as it is set up for a model of all of the disk's speed: it never changes the rate.
-const FIXED_RATE: &str = "rpct=0 rlat=0 wpct=0 wlat=0 min=100 max=100";
-/// And below it: slower where requests take longer than a deep queue does at full speed, microseconds.
+/// io.cost at a fixed rate. Its period is twice the latency, at least 1 ms, which is shorter than a request takes: with a latency of 0
+/// it hardly divides.
+const FIXED_RATE: &str = "rpct=0 rlat=25000 wpct=0 wlat=25000 min=100 max=100";
+/// Slower where requests take longer than a deep queue does at full speed, microseconds.
 const LATENCY_TARGETS: &str = "rpct=95 rlat=100000 wpct=95 wlat=200000 min=50 max=100";
 
-/// Turns io.cost on, with a model of a disk of so many per cent of this speed.
-fn io_cost(bytes: u64, per_cent: u64) -> Result<()> {
+/// Turns io.cost on, for a disk of this speed.
+fn io_cost(bytes: u64, io_cost: IoCost) -> Result<()> {
     ensure!(
         bytes > 0,
         "io.cost's model needs a disk with bytes_per_second"
     );
     let number = device_number()?;
-    let bytes = bytes * per_cent / 100;
+    let bytes = bytes * io_cost.model / 100;
     let pages = bytes >> 12;
-    let quality = if per_cent < 100 {
+    let quality = if io_cost.targets {
         LATENCY_TARGETS
     } else {
         FIXED_RATE
