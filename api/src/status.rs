@@ -286,21 +286,9 @@ pub struct PolicyStatus {
     pub io: Option<IoPolicyStatus>,
 }
 
-/// The constants by which `io.max` and `memory.high` are decided. Fractions 0 to 1, amounts in bytes.
+/// The constants by which `memory.high` is decided. Amounts in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IoPolicyStatus {
-    /// The fraction of a disk's time that is not handed out, so that its queue stays short.
-    pub reserved: f64,
-    /// The same, at most, while the queue is too long.
-    pub max_reserved: f64,
-    /// Reads and writes may each exceed their recent fraction of a tenant's time by this fraction of that time …
-    pub direction_margin: f64,
-    /// … and get at least this fraction of it.
-    pub min_direction: f64,
-    /// No limit is lower, bytes per second.
-    pub min_rate: u64,
-    /// No limit is lower, requests per second.
-    pub min_requests: u64,
     /// No buffered writer has a smaller dirty budget.
     pub min_dirty_budget: u64,
     /// At most one in so many of a writer's bytes are reclaimed in one step.

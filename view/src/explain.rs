@@ -48,14 +48,11 @@ pub fn explain(status: &Status, index: usize, current: &CurrentValues) -> String
 fn above(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let mut next = tenant.parent;
     while let Some(up) = next.and_then(|index| status.tenants.get(index)) {
-        let ours = up.knobs.iter().filter(|k| k.owner == KnobOwner::Agent);
-        let mut limits = ours
-            .map(|k| k.knob.split(' ').next().unwrap_or(&k.knob))
-            .filter(|knob| matches!(*knob, "io.max" | "memory.high"));
-        if let Some(knob) = limits.next() {
+        let mut ours = up.knobs.iter().filter(|k| k.owner == KnobOwner::Agent);
+        if ours.any(|k| k.knob == "memory.high") {
             let _ = writeln!(
                 out,
-                "  {knob} of its ancestor {} limits it too: that subtree is delegated, and disks are divided among \
+                "  memory.high of its ancestor {} limits it too: that subtree is delegated, and disks are divided among \
                  delegated subtrees, not inside them (see `justitia explain {}`)",
                 up.path, up.path
             );
@@ -292,14 +289,6 @@ fn applications(out: &mut String, status: &Status, tenant: &TenantStatus) {
         rate(app.write_rate),
         rate(app.read_rate),
     );
-    let limited = |owner, knob: &str| owner == KnobOwner::Agent && knob.starts_with("io.max ");
-    if !tenant.backlogged && tenant.knobs.iter().any(|k| limited(k.owner, &k.knob)) {
-        let _ = writeln!(
-            out,
-            "  its io.max (see Knobs) follows the disk's contention of the last second, not of these {:.0} s",
-            status.window
-        );
-    }
     if tenant.leaf && tenant.growing && app.read_rate + app.write_rate <= 0.0 {
         let _ = writeln!(
             out,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::io::{DevId, IoStat};
 
-use super::tenant_io::{AppBytes, AppIoSource, DiskActivity, TenantIo, TenantIoSampler};
+use super::tenant_io::{AppIoSource, DiskActivity, TenantIo, TenantIoSampler};
 use crate::page_cache::{CgroupTree, Node};
 
 #[cfg(test)]
@@ -223,16 +223,14 @@ fn disk_activity(
         })
 }
 
-/// What the applications in a cgroup and its descendants have read and written. `None` also where reading it would take
+/// The bytes that the applications in a cgroup and its descendants have read and written. `None` also where reading it would take
 /// long: a delegatee may have made many cgroups.
-fn app_bytes(cgroups: &CgroupTree, source: &impl AppIoSource, id: CgroupId) -> Option<AppBytes> {
+fn app_bytes(cgroups: &CgroupTree, source: &impl AppIoSource, id: CgroupId) -> Option<u64> {
     let subtree: Vec<CgroupId> = cgroups.subtree(id).take(MAX_CGROUPS + 1).collect();
     if subtree.len() > MAX_CGROUPS {
         return None;
     }
-    subtree
-        .into_iter()
-        .try_fold(AppBytes::default(), |sum, id| {
-            Some(sum.plus(source.app_bytes(id)?))
-        })
+    subtree.into_iter().try_fold(0_u64, |sum, id| {
+        Some(sum.saturating_add(source.app_bytes(id)?))
+    })
 }

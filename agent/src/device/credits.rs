@@ -1,9 +1,8 @@
-//! Credits at work: looks at the disks, lets the loop decide, and moves `io.max`, `memory.high` and when the kernel
-//! begins to write back through the knob store.
+//! Device bandwidth at work: looks at the disks, lets the law of weights decide, and moves the disks' lines of weights,
+//! `memory.high` and when the kernel begins to write back through the knob store.
 //!
-//! Safety: a disk without contention carries no limits; everything goes through the knob store, so that it comes
-//! back at the end and after a kill; a value that stood there before is its operator's, and that tenant is not
-//! limited on that disk.
+//! Safety: a disk without contention carries nothing of ours; everything goes through the knob store, so that it comes
+//! back at the end and after a kill; a value that stood there before is its operator's, and is left.
 
 mod disks;
 mod divide;
@@ -17,11 +16,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use justitia_api::escape;
-use justitia_kernel::capabilities::IO_MAX_WITHOUT_INVERSION;
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::release::{KernelVersion, release};
-use justitia_share::credit::Interval;
 
 use self::disks::Following;
 use self::divide::{BUSY, DiskCredits, Turn};
@@ -29,8 +26,9 @@ use self::fresh::Fresh;
 use self::knobs::{Guarded, LetGo};
 use self::late::Late;
 use super::active_set::ActiveSet;
+use super::disk_sampler::Interval;
 use super::ours::{ours_to_write, told};
-use super::plan::{Writer, plan_rooms};
+use super::rooms::{Writer, plan_rooms};
 use super::tenant_io::TenantIo;
 use crate::config::Config;
 use crate::knobs::KnobStore;
@@ -45,9 +43,9 @@ mod tests;
 
 /// Disks are looked at this often,
 const PERIOD: Duration = Duration::from_millis(250);
-/// and this often while no limit has moved [`far`], nor any weight, for this time and no tenant writes behind dirty pages: a
-/// look, and each limit that follows the chance of a moment, is what the agent costs most.
-/// The loop takes no longer intervals.
+/// and this often while no tenant's weight has moved for this time and no tenant writes behind dirty pages: a look, and each
+/// line that follows the chance of a moment, is what the agent costs most.
+/// The law takes no longer intervals.
 const SELDOM: Duration = Duration::from_secs(1);
 const CALM: Duration = Duration::from_secs(3);
 /// A knob of ours is read again this often, whether or not it moves: another writer may have written it.
@@ -61,7 +59,7 @@ const WRITER: Duration = Duration::from_secs(3);
 /// Why what goes with contention is given back.
 const IDLE: &str = "nobody contends for a disk any more";
 
-/// Credits of all disks.
+/// The division of all disks.
 #[derive(Debug)]
 pub struct Credits {
     root: Cgroup,
@@ -76,10 +74,10 @@ pub struct Credits {
     roomed: Option<Instant>,
     audited: Option<Instant>,
     turned: Option<Instant>,
-    /// When a limit last moved [`far`], or came, or went, or a weight moved, or a disk that is not divided began to be busy.
+    /// When a tenant's weight last moved, or a disk came or went, or one that is not divided began to be busy.
     restless: Option<Instant>,
     limits: Vec<String>,
-    /// Gives limits back should we be stopped; started before the first limit.
+    /// Gives back what stands should we be stopped; started before the first `memory.high`.
     watchdog: Guarded,
     /// Why each knob of ours stands where it stands.
     why: HashMap<(CgroupId, Knob), String>,
@@ -101,7 +99,7 @@ pub struct Surplus {
 }
 
 impl Credits {
-    /// Credits on this machine's disks, or none, with the reason in [`Credits::limits`].
+    /// Divides this machine's disks, where the configuration says so.
     #[must_use]
     pub fn open(config: &Config, cgroup_root: &Cgroup) -> Self {
         let release = release(Path::new("/proc")).unwrap_or_default();
@@ -125,10 +123,6 @@ impl Credits {
             surpluses: Vec::new(),
         };
         if !config.io.enabled {
-            return credits;
-        }
-        if let Err(why) = allowed_on(&release) {
-            credits.limits.push(why);
             return credits;
         }
         let io_cost = cgroup_root.full_path().join("io.cost.qos");
@@ -171,7 +165,7 @@ impl Credits {
         self.watchdog.take_over();
     }
 
-    /// Whether any tenant is limited on any disk.
+    /// Whether any disk is divided now.
     fn engaged(&self) -> bool {
         self.disks.iter().any(DiskCredits::engaged)
     }
@@ -216,7 +210,6 @@ impl Credits {
         self.highs.remove(&id);
         self.why.retain(|(of, _), _| *of != id);
         for disk in &mut self.disks {
-            disk.standing.remove(&id);
             if let Some(weighted) = &mut disk.weighted {
                 weighted.gone(id);
             }
@@ -325,7 +318,6 @@ impl Credits {
             self.audited = Some(now);
         }
         let turn = Turn {
-            config,
             monitor,
             seen: &seen,
             audit,
@@ -334,12 +326,7 @@ impl Credits {
         for (disk, interval) in self.disks.iter_mut().zip(&intervals) {
             let Some(interval) = interval else { continue };
             let store = store.as_deref_mut();
-            let divided =
-                disk.divide(interval, &turn, store, &mut self.watchdog, &mut self.moved)?;
-            if divided.moved_far {
-                self.restless = Some(now);
-            }
-            for (id, part) in divided.parts {
+            for (id, part) in disk.divide(interval, &turn, store, &mut self.moved) {
                 let io = seen.iter().find(|(seen, _)| *seen == id).map(|(_, io)| io);
                 let did = self.writers.contains_key(&id);
                 if io.is_some_and(|io| io.is_throttled_writer(did)) {
@@ -347,7 +334,7 @@ impl Credits {
                 }
             }
         }
-        // The dirty budgets of writers are limits, whatever divides the disk.
+        // Dirty budgets do not stand unwatched.
         if store.is_some() && !parts.is_empty() {
             self.watchdog.ready(&config.state_dir);
         }
@@ -390,7 +377,7 @@ impl Credits {
         self.moved.extend(self.late.release(store, why));
     }
 
-    /// Takes the room from who does not contend any more, at once: what is not contended carries no limits.
+    /// Takes the room from who does not contend any more, at once: what is not contended carries nothing of ours.
     fn release_rooms(&mut self, store: &mut KnobStore, now: Instant) {
         let engaged = self.watchdog.watches() && self.engaged();
         self.writers
@@ -487,17 +474,17 @@ impl Credits {
         Ok(())
     }
 
-    /// Gives every limit back: disks are divided no more. The movements are in [`Credits::moved`].
+    /// Gives everything back: disks are divided no more. The movements are in [`Credits::moved`].
     pub fn switch_off(&mut self, store: &mut KnobStore) {
         self.let_go(store, LetGo::SwitchedOff);
     }
 
-    /// Gives every limit back, as after a pause in which the watchdog may have done so.
+    /// Gives everything back, as after a pause in which the watchdog may have done so.
     fn let_go(&mut self, store: &mut KnobStore, why: LetGo) {
         let why = why.to_string();
         self.write_back_as_usual(store, &why);
         for disk in &mut self.disks {
-            self.moved.extend(disk.let_go(store, &why));
+            self.moved.extend(disk.let_go(Some(store), &why));
         }
         for (id, _) in self.highs.drain() {
             store.restore(id, Knob::MemoryHigh);
@@ -513,7 +500,7 @@ impl Credits {
     }
 }
 
-/// How often to look, where `direct` I/O alone is contended for or not, and limits moved [`far`] so long ago. What is not
+/// How often to look, where `direct` I/O alone is contended for or not, and the last change was so long ago. What is not
 /// contended is looked at often: contention is to be noticed soon.
 fn period(direct: bool, restless: Option<Duration>) -> Duration {
     if direct && restless.is_some_and(|ago| ago >= CALM) {
@@ -541,15 +528,4 @@ fn over(highs: &HashMap<CgroupId, u64>, writers: &HashSet<CgroupId>) -> Vec<Cgro
         .filter(|id| writers.len() < 2 || !writers.contains(id))
         .copied()
         .collect()
-}
-
-/// Whether limits are safe on this kernel.
-fn allowed_on(release: &str) -> Result<(), String> {
-    if KernelVersion::parse(release).is_some_and(|found| found >= IO_MAX_WITHOUT_INVERSION) {
-        return Ok(());
-    }
-    Err(format!(
-        "Device bandwidth: expected kernel {IO_MAX_WITHOUT_INVERSION} or later, found {release}: before, metadata of \
-         others waits behind a limited writer's data on a shared file system"
-    ))
 }

@@ -13,7 +13,7 @@ use justitia_kernel::io::DevId;
 /// A disk: a block device with nothing below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
-    /// Its number, as `io.max` takes it.
+    /// Its number, as a line of `io.weight` has it.
     pub id: DevId,
     /// Its name in `/sys/block`.
     pub name: String,

@@ -7,7 +7,6 @@ use std::os::unix::fs::{DirEntryExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use justitia_share::credit::Interval;
 use justitia_share::num::to_f64;
 
 use super::disk::{Disk, disks, entries};
@@ -15,10 +14,6 @@ use super::disk::{Disk, disks, entries};
 /// The fields of `/sys/block/NAME/stat` that are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStat {
-    /// Requests completed, reads, writes, discards and flushes, those merged into others included.
-    pub completed: u64,
-    /// Requests under way.
-    pub in_flight: u64,
     /// Time with any request under way, milliseconds.
     pub busy: u64,
     /// Sectors read and written, 512 bytes each.
@@ -34,15 +29,20 @@ impl DiskStat {
             .map_while(|word| word.parse().ok())
             .collect();
         let at = |index: usize| fields.get(index).copied();
-        // Discards came with 4.18, flushes with 5.5.
-        let completed = at(0)? + at(4)? + at(11).unwrap_or(0) + at(15).unwrap_or(0);
         Some(Self {
-            completed,
-            in_flight: at(8)?,
             busy: at(9)?,
             sectors: at(2)? + at(6)?,
         })
     }
+}
+
+/// An interval, as the disk saw it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// Its length, seconds.
+    pub seconds: f64,
+    /// The part of it in which the disk had requests, 0 to 1.
+    pub busy: f64,
 }
 
 /// Bytes of a sector in `stat`, whatever the disk's own sectors are.
@@ -111,15 +111,10 @@ fn interval(seconds: f64, before: &DiskStat, stat: &DiskStat) -> Option<Interval
     if seconds <= 0.0 {
         return None;
     }
-    let completed = to_f64(stat.completed.saturating_sub(before.completed));
-    let in_flight = to_f64(stat.in_flight);
-    let given = completed + in_flight - to_f64(before.in_flight);
     let busy = to_f64(stat.busy.saturating_sub(before.busy)) / 1000.0 / seconds;
     Some(Interval {
         seconds,
         busy: busy.min(1.0),
-        kept_up: if given > 0.0 { completed / given } else { 1.0 },
-        delay: in_flight * seconds / completed.max(1.0),
     })
 }
 
@@ -197,10 +192,10 @@ mod tests {
     #[test]
     fn counters() {
         let stat = DiskStat::parse(TEXT).unwrap();
-        assert_eq!((stat.completed, stat.in_flight, stat.busy), (310, 12, 5000));
-        assert_eq!(stat.sectors, 4000);
+        assert_eq!((stat.busy, stat.sectors), (5000, 4000));
+        // Before discards came with 4.18, and flushes with 5.5.
         let old = DiskStat::parse("100 5 800 40 200 9 3200 90 12 5000 130").unwrap();
-        assert_eq!(old.completed, 300);
+        assert_eq!(old, stat);
         for bad in ["", "1 2 3", "a b c d e f g h i j k"] {
             assert_eq!(DiskStat::parse(bad), None, "{bad}");
         }
@@ -236,21 +231,15 @@ mod tests {
     #[test]
     fn an_interval() {
         let before = DiskStat {
-            completed: 1000,
-            in_flight: 0,
             busy: 100,
             ..DiskStat::default()
         };
         let now = DiskStat {
-            completed: 1300,
-            in_flight: 100,
             busy: 590,
             ..DiskStat::default()
         };
         let interval = interval(0.5, &before, &now).unwrap();
         assert!((interval.busy - 0.98).abs() < 1e-9);
-        assert!((interval.kept_up - 0.75).abs() < 1e-9);
-        assert!((interval.delay - 1.0 / 6.0).abs() < 1e-9);
         assert_eq!(super::interval(0.0, &before, &now), None);
     }
 

@@ -6,8 +6,24 @@ use std::time::{Duration, Instant};
 use justitia_kernel::Result;
 use justitia_kernel::cgroup::{Cgroup, CgroupId, StatFdCache};
 use justitia_kernel::io::{DevId, IoStat};
-use justitia_share::credit::{BUFFERED, Flow};
 use justitia_share::num::to_f64;
+
+/// What was transferred to and from a device, bytes per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Flow {
+    /// Read.
+    pub read: f64,
+    /// Written.
+    pub written: f64,
+}
+
+impl Flow {
+    /// Both together.
+    #[must_use]
+    pub fn bytes(&self) -> f64 {
+        self.read + self.written
+    }
+}
 
 /// A tenant's I/O in one interval. Amounts in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,12 +36,8 @@ pub struct TenantIo {
     /// What its applications read and wrote, bytes per second. Without probes, what went through the disk and what became
     /// dirty; that is negative in an interval in which more was written back, and meant for averages.
     pub application: f64,
-    /// What they wrote, of that; `None` without probes.
-    pub written: Option<f64>,
     /// Dirty pages and pages under writeback.
     pub dirty: u64,
-    /// Of those, the pages under writeback: at the disk, or throttled before it.
-    pub writeback: u64,
     /// File pages.
     pub file: u64,
     /// Other memory.
@@ -44,7 +56,7 @@ impl TenantIo {
     /// Whether it uses a disk: it transfers, waits, or has something to write.
     #[must_use]
     pub fn is_active(&self) -> bool {
-        let moves = self.flows.iter().any(|(_, flow)| flow.is_some());
+        let moves = self.flows.iter().any(|(_, flow)| flow.bytes() > 0.0);
         moves || self.stalled > 0.0 || self.dirty >= DIRTY
     }
 
@@ -53,12 +65,6 @@ impl TenantIo {
     pub fn is_throttled_writer(&self, was: bool) -> bool {
         let least = if was { STILL_DIRTY } else { DIRTY };
         self.dirty >= least && self.stalled >= STALLED
-    }
-
-    /// What it wrote to all devices, bytes per second. A device upon another counts as two.
-    #[must_use]
-    pub fn device_write_rate(&self) -> f64 {
-        self.flows.iter().map(|(_, flow)| flow.wbytes).sum()
     }
 
     /// What it transferred to and from one device, per second.
@@ -75,8 +81,8 @@ impl TenantIo {
 pub trait AppIoSource {
     /// What a tenant had disks do, as of the last reading of the probes; free of cost. `None` without probes.
     fn disk_activity(&self, id: CgroupId) -> Option<DiskActivity>;
-    /// What a tenant's applications have read and written up to now; this reads the probes. `None` without probes.
-    fn app_bytes(&self, id: CgroupId) -> Option<AppBytes>;
+    /// The bytes that a tenant's applications have read and written up to now; this reads the probes. `None` without probes.
+    fn app_bytes(&self, id: CgroupId) -> Option<u64>;
 }
 
 /// What a tenant had disks do.
@@ -88,26 +94,8 @@ pub struct DiskActivity {
     pub recent: bool,
 }
 
-/// What applications have read and written since the probes were attached, bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AppBytes {
-    /// Read and written.
-    pub bytes: u64,
-    /// Written, of that.
-    pub written: u64,
-}
-
-impl AppBytes {
-    /// The sum of both.
-    #[must_use]
-    pub const fn plus(self, other: Self) -> Self {
-        Self {
-            bytes: self.bytes.saturating_add(other.bytes),
-            written: self.written.saturating_add(other.written),
-        }
-    }
-}
-
+/// So many bytes of dirty pages are something to speak of.
+const BUFFERED: u64 = 1 << 20;
 /// `memory.stat` costs most to read. A tenant with less than [`BUFFERED`] dirty, whose applications have moved less than
 /// that beside the disk, has it read this often.
 const MEMORY_PERIOD: Duration = Duration::from_secs(1);
@@ -132,7 +120,8 @@ struct IoSample {
     io: Vec<(DevId, IoStat)>,
     /// Time that tasks have waited for I/O (PSI `some`), microseconds; `None` without PSI.
     stalled: Option<u64>,
-    application: Option<AppBytes>,
+    /// Bytes that its applications have read and written.
+    application: Option<u64>,
     memory: MemorySample,
 }
 
@@ -141,7 +130,6 @@ struct IoSample {
 struct MemorySample {
     at: Instant,
     dirty: u64,
-    writeback: u64,
     file: u64,
     other: u64,
     /// Time that tasks have waited for memory (PSI `some`), microseconds; `None` without PSI.
@@ -149,7 +137,7 @@ struct MemorySample {
 }
 
 impl TenantIoSampler {
-    /// Samples a tenant. `application` is what its applications have read and written so far, where known. `None` for the
+    /// Samples a tenant. `application` is the bytes that its applications have read and written so far, where known. `None` for the
     /// first sample.
     ///
     /// # Errors
@@ -157,7 +145,7 @@ impl TenantIoSampler {
     pub(super) fn sample(
         &mut self,
         cgroup: &Cgroup,
-        application: Option<AppBytes>,
+        application: Option<u64>,
         now: Instant,
     ) -> Result<Option<TenantIo>> {
         let id = cgroup.id();
@@ -186,7 +174,7 @@ impl IoSample {
     fn read(
         files: &StatFdCache,
         before: Option<&Self>,
-        application: Option<AppBytes>,
+        application: Option<u64>,
         at: Instant,
     ) -> Result<Self> {
         let io = files.io_stat()?;
@@ -206,12 +194,7 @@ impl IoSample {
     }
 
     /// Whether the memory counters still hold, given the later `io` and `application`.
-    fn memory_holds(
-        &self,
-        io: &[(DevId, IoStat)],
-        application: Option<AppBytes>,
-        at: Instant,
-    ) -> bool {
+    fn memory_holds(&self, io: &[(DevId, IoStat)], application: Option<u64>, at: Instant) -> bool {
         let (Some(then), Some(now)) = (self.application, application) else {
             return false;
         };
@@ -219,10 +202,7 @@ impl IoSample {
             io.iter().map(|(_, stat)| stat.rbytes + stat.wbytes).sum()
         };
         let transferred = transferred(io).saturating_sub(transferred(&self.io));
-        let cached = now
-            .bytes
-            .saturating_sub(then.bytes)
-            .saturating_sub(transferred);
+        let cached = now.saturating_sub(then).saturating_sub(transferred);
         self.memory.dirty < BUFFERED && cached < BUFFERED && at - self.memory.at < MEMORY_PERIOD
     }
 }
@@ -236,7 +216,6 @@ impl MemorySample {
         Ok(Self {
             at,
             dirty: memory.file_dirty + memory.file_writeback,
-            writeback: memory.file_writeback,
             file,
             other: all.saturating_sub(file),
             stalled: stalled.map(|psi| psi.some.total),
@@ -269,10 +248,8 @@ fn between(before: &IoSample, here: &IoSample) -> Option<TenantIo> {
             let then = before.io.iter().find(|(id, _)| id == device);
             let then = then.map_or(IoStat::default(), |(_, stat)| *stat);
             let flow = Flow {
-                rbytes: rate(now.rbytes, then.rbytes),
-                wbytes: rate(now.wbytes, then.wbytes),
-                rios: rate(now.rios, then.rios),
-                wios: rate(now.wios, then.wios),
+                read: rate(now.rbytes, then.rbytes),
+                written: rate(now.wbytes, then.wbytes),
             };
             (*device, flow)
         })
@@ -286,18 +263,15 @@ fn between(before: &IoSample, here: &IoSample) -> Option<TenantIo> {
         _ if here.memory.dirty >= DIRTY => STALL_UNKNOWN,
         _ => 0.0,
     };
-    let counted = before.application.zip(here.application);
-    let application = match counted {
-        Some((then, now)) => rate(now.bytes, then.bytes),
+    let application = match before.application.zip(here.application) {
+        Some((then, now)) => rate(now, then),
         None => moved + (to_f64(here.memory.dirty) - to_f64(before.memory.dirty)) / seconds,
     };
     Some(TenantIo {
         flows,
         stalled,
         application,
-        written: counted.map(|(then, now)| rate(now.written, then.written)),
         dirty: here.memory.dirty,
-        writeback: here.memory.writeback,
         file: here.memory.file,
         other: here.memory.other,
     })
@@ -331,11 +305,6 @@ mod tests {
 
     const MEMORY: &str = "anon 1000\nfile 9000\ninactive_file 4000\nactive_file 4096\nfile_dirty 2000\nfile_writeback 48\n";
 
-    fn app_bytes(bytes: u64) -> Option<AppBytes> {
-        let written = bytes / 2;
-        Some(AppBytes { bytes, written })
-    }
-
     /// A cgroup without files yet, and where they go.
     fn tenant() -> (tempfile::TempDir, std::path::PathBuf, Cgroup) {
         let dir = tempfile::tempdir().unwrap();
@@ -364,7 +333,7 @@ mod tests {
         let mut stalled = |millis, total| {
             waited("memory.pressure", total);
             let at = begin + Duration::from_millis(millis);
-            let interval = sampler.sample(&cgroup, app_bytes(0), at).unwrap();
+            let interval = sampler.sample(&cgroup, Some(0), at).unwrap();
             interval.map_or(-1.0, |io| io.stalled)
         };
         assert!(stalled(0, 0) < 0.0, "nothing to compare with");
@@ -419,7 +388,7 @@ mod tests {
             self.write("memory.stat", &text);
         }
 
-        fn sample(&mut self, application: Option<AppBytes>, millis: u64) -> Option<TenantIo> {
+        fn sample(&mut self, application: Option<u64>, millis: u64) -> Option<TenantIo> {
             let at = self.begin + Duration::from_millis(millis);
             self.sampler.sample(&self.cgroup, application, at).unwrap()
         }
@@ -433,26 +402,24 @@ mod tests {
         tenant.stalled("io.pressure", 250_100);
         let interval = tenant.sample(None, 500).unwrap();
         let flow = interval.flow(DevId { major: 8, minor: 0 });
-        assert!((flow.rbytes - 2000.0).abs() < 1e-6 && (flow.wios - 2.0).abs() < 1e-6);
+        assert!((flow.read - 2000.0).abs() < 1e-6 && (flow.written - 8192.0).abs() < 1e-6);
         assert!((interval.stalled - 0.5).abs() < 1e-6);
-        assert_eq!((interval.dirty, interval.writeback), (2048, 48));
-        assert_eq!((interval.file, interval.other), (8096, 1904));
+        let memory = (interval.dirty, interval.file, interval.other);
+        assert_eq!(memory, (2048, 8096, 1904));
         assert!((interval.application - (2000.0 + 8192.0)).abs() < 1e-6);
-        assert!(tenant.sample(app_bytes(1 << 20), 1000).is_some());
+        assert!(tenant.sample(Some(1 << 20), 1000).is_some());
     }
 
     #[test]
     fn application_bytes_are_those_of_the_probes_or_else_what_became_dirty() {
         let mut tenant = Sampled::new();
-        assert_eq!(tenant.sample(app_bytes(1 << 20), 0), None);
+        assert_eq!(tenant.sample(Some(1 << 20), 0), None);
         tenant.dirty(102_000);
-        let counted = tenant.sample(app_bytes(2 << 20), 1000).unwrap();
+        let counted = tenant.sample(Some(2 << 20), 1000).unwrap();
         assert!((counted.application - 1_048_576.0).abs() < 1.0);
-        assert_eq!(counted.written, Some(counted.application / 2.0));
         tenant.dirty(52_000);
         let guessed = tenant.sample(None, 2000).unwrap();
         assert!((guessed.application + 50_000.0).abs() < 1.0);
-        assert_eq!(guessed.written, None);
     }
 
     #[test]
@@ -468,28 +435,22 @@ mod tests {
             tenant.sample(application, millis).unwrap().dirty - 48
         };
         let cases = [
-            ("two seconds later", app_bytes(0), 2000, 3000, 3000),
-            ("little moved", app_bytes(4096), 2250, 4000, 3000),
-            (
-                "moved beside the disk",
-                app_bytes(2 << 20),
-                2500,
-                5000,
-                5000,
-            ),
+            ("two seconds later", Some(0), 2000, 3000, 3000),
+            ("little moved", Some(4096), 2250, 4000, 3000),
+            ("moved beside the disk", Some(2 << 20), 2500, 5000, 5000),
         ];
         for (name, application, millis, bytes, expected) in cases {
             let found = dirty(application, millis, bytes, None);
             assert_eq!(found, expected, "{name}");
         }
         let io = Some("rbytes=1000 wbytes=9000000 rios=2 wios=2");
-        let found = dirty(app_bytes(9 << 20), 2750, 6000, io);
+        let found = dirty(Some(9 << 20), 2750, 6000, io);
         assert_eq!(found, 5000, "moved by the disk");
         let cases = [
-            ("a second later", app_bytes(9 << 20), 3500, 6000),
+            ("a second later", Some(9 << 20), 3500, 6000),
             ("without probes", None, 3750, 2_000_000),
-            ("with probes again", app_bytes(0), 4000, 2_000_001),
-            ("much dirty", app_bytes(0), 4250, 2_000_002),
+            ("with probes again", Some(0), 4000, 2_000_001),
+            ("much dirty", Some(0), 4250, 2_000_002),
         ];
         for (name, application, millis, bytes) in cases {
             assert_eq!(dirty(application, millis, bytes, None), bytes, "{name}");

@@ -10,7 +10,7 @@ use justitia_kernel::psi::PsiResource;
 
 use super::cpu_budget::thread_cpu;
 use super::rate_window::{RateWindows, WindowStats, bytes};
-use crate::device::{AppBytes, AppIoSource, DiskActivity};
+use crate::device::{AppIoSource, DiskActivity};
 use crate::page_cache::{CgroupTree, ReuseSampler};
 
 /// How often the probes are read, at most.
@@ -332,12 +332,9 @@ impl AppIoSource for AppIoMonitor {
     }
 
     /// 0 before the first I/O.
-    fn app_bytes(&self, id: CgroupId) -> Option<AppBytes> {
+    fn app_bytes(&self, id: CgroupId) -> Option<u64> {
         let counters: Option<Counters> = self.readable()?.counters_of(id);
-        Some(counters.map_or(AppBytes::default(), |counters| AppBytes {
-            bytes: bytes(&counters),
-            written: counters.written.total().bytes,
-        }))
+        Some(counters.map_or(0, |counters| bytes(&counters)))
     }
 }
 

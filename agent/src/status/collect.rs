@@ -10,14 +10,12 @@ use justitia_api::{
 };
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
-use justitia_share::credit::limit::{LEAST_BYTES, LEAST_DIRECTION, LEAST_REQUESTS, WOBBLE};
-use justitia_share::credit::{MOST_EMPTYING, Settings};
 use justitia_share::fairness_window::{FairnessWindow, MIN_IO_STALLED, SUSTAINED};
-use justitia_share::num::{to_f64, to_u64};
+use justitia_share::num::to_f64;
 use justitia_share::{Fraction, NodeId, Tree};
 
 use crate::agent::Agent;
-use crate::device::plan;
+use crate::device::rooms;
 use crate::knobs::Unwritable;
 use crate::model::{Key, MIN_OBSERVATION, Snapshot, Tenant};
 use crate::monitor::{WINDOW, WindowStats, process_cpu, thread_cpu};
@@ -472,19 +470,12 @@ pub(super) fn policy() -> PolicyStatus {
 }
 
 fn io() -> IoPolicyStatus {
-    let reserved = Settings::default().reserve;
     IoPolicyStatus {
-        reserved,
-        max_reserved: reserved + MOST_EMPTYING,
-        direction_margin: WOBBLE,
-        min_direction: LEAST_DIRECTION + WOBBLE,
-        min_rate: to_u64(LEAST_BYTES),
-        min_requests: to_u64(LEAST_REQUESTS),
-        min_dirty_budget: plan::LEAST_ROOM,
-        reclaim_step: plan::STEP,
-        high_deadband: plan::DEADBAND,
-        ample_free: plan::SPARE,
-        ample_budget: plan::KEEPS,
+        min_dirty_budget: rooms::LEAST_ROOM,
+        reclaim_step: rooms::STEP,
+        high_deadband: rooms::DEADBAND,
+        ample_free: rooms::SPARE,
+        ample_budget: rooms::KEEPS,
     }
 }
 

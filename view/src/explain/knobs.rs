@@ -1,7 +1,7 @@
 //! The value of each knob, which process wrote it, why, and what changes it.
 
 use justitia_api::escape::decode;
-use justitia_api::units::{bytes, percent};
+use justitia_api::units::bytes;
 use justitia_api::{
     IoPolicyStatus, KnobOwner, KnobStatus, PolicyStatus, ProtectionReason, TenantStatus,
 };
@@ -23,7 +23,7 @@ pub struct CurrentValues {
 /// A knob that still holds a killed agent's value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftKnob {
-    /// Its file, with the device for `io.max`.
+    /// Its file, with the device for a line of `io.weight` or `io.bfq.weight`.
     pub knob: String,
     /// The value before that agent wrote it.
     pub original: String,
@@ -191,10 +191,6 @@ fn rule(policy: &PolicyStatus, knob: &str, tenant: &TenantStatus) -> (String, &'
             low(policy, tenant),
             "its weight or a sibling's changes, it uses more or less cache, or free memory changes",
         ),
-        Some("io.max") => (
-            io_max(io),
-            "the contention ends (then at once), its weight or another's changes, or the others use more or less",
-        ),
         Some("io.weight" | "io.bfq.weight") => (
             "its own weight, corrected by what its applications get of what its siblings that contend for the disk get".to_owned(),
             "the contention ends (then at once), its weight or another's changes, or they get another part",
@@ -289,7 +285,7 @@ fn of_others(out: &mut String, tenant: &TenantStatus, knob: &str, left_unknown: 
 /// `io.max` that limits nothing.
 const UNLIMITED: &str = "rbps=max wbps=max riops=max wiops=max";
 
-/// A knob's value, with sizes that can be read; of `io.max` without the device, which the knob's name has.
+/// A knob's value, with sizes that can be read; of a device's line without the device, which the knob's name has.
 pub(super) fn amount(value: &str) -> String {
     let value = match value.split_once(' ') {
         Some((device, limits)) if device.contains(':') => limits,
@@ -318,30 +314,6 @@ pub(super) fn amount(value: &str) -> String {
 }
 
 // The rules of device bandwidth in words; their constants are the agent's.
-
-/// The rule of `io.max`.
-fn io_max(policy: Option<&IoPolicyStatus>) -> String {
-    let mut text = "while tenants wait for the same disk, its time is divided by weight among those that use it; what \
-                    one does not use goes to the others; each part is multiplied by a correction, which follows from \
-                    what its applications got (1: none). The part is written as bytes per second, by what the disk \
-                    lately did in so much time, or as requests per second where requests cost more than their bytes. \
-                    Reads and writes share it as they did in the last seconds. The limit on writes is higher where \
-                    the tenant's dirty pages would take seconds to write. Without contention there is no limit"
-        .to_owned();
-    if let Some(policy) = policy {
-        text += &format!(
-            ". Of the disk's time {} % to {} % is not handed out, which keeps its queue short; reads and writes each get \
-             {} % of the part on top, and {} % at least; no limit is below {}/s or {} requests/s",
-            percent(policy.reserved),
-            percent(policy.max_reserved),
-            percent(policy.direction_margin),
-            percent(policy.min_direction),
-            bytes(policy.min_rate),
-            policy.min_requests
-        );
-    }
-    text
-}
 
 /// The rule of `memory.high`, for a tenant with `other` bytes of other memory.
 fn memory_high(policy: Option<&IoPolicyStatus>, other: u64) -> String {

@@ -149,14 +149,12 @@ fn application_io_is_shown_with_its_window() {
         miss_rate: 12.0,
         ..AppStatus::default()
     });
-    status.tenants[1].knobs[0].knob = "io.max 8:0".into();
     let quiet = "; stalled on I/O 5.0 % of the time; not backlogged: it would have to move bytes in 80 % of the \
                  seconds, or be stalled on I/O 80 % of the time; and be stalled 10 % of the time\n";
     says(
         &explain(&status, 1, &CurrentValues::default()),
         &[
             quiet,
-            "its io.max (see Knobs) follows the disk's contention of the last second",
             "its cache grows though no call read or wrote",
             "(12 accesses a second missed the cache)",
         ],
@@ -165,7 +163,7 @@ fn application_io_is_shown_with_its_window() {
     status.tenants[1].app.as_mut().unwrap().read_rate = 1e6;
     let text = explain(&status, 1, &CurrentValues::default());
     says(&text, &["5.0 % of the time: backlogged\n"]);
-    for no_more in ["not backlogged", "grows though", "its io.max (see Knobs)"] {
+    for no_more in ["not backlogged", "grows though"] {
         assert!(!text.contains(no_more), "{no_more:?} is in\n{text}");
     }
 }

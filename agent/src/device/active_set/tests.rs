@@ -86,10 +86,9 @@ impl AppIoSource for Fixture {
         }))
     }
 
-    fn app_bytes(&self, id: CgroupId) -> Option<AppBytes> {
+    fn app_bytes(&self, id: CgroupId) -> Option<u64> {
         self.asked.borrow_mut().push(id);
-        let bytes = self.known.get().0;
-        Some(AppBytes { bytes, written: 0 })
+        Some(self.known.get().0)
     }
 }
 
@@ -155,11 +154,8 @@ fn io_domains_are_where_the_administrator_divides() {
         fn disk_activity(&self, _: CgroupId) -> Option<DiskActivity> {
             Some(activity((4096, true)))
         }
-        fn app_bytes(&self, _: CgroupId) -> Option<AppBytes> {
-            Some(AppBytes {
-                bytes: 4096,
-                written: 512,
-            })
+        fn app_bytes(&self, _: CgroupId) -> Option<u64> {
+            Some(4096)
         }
     }
     let of = |id: &&CgroupId| named(id) == Path::new("slice/given");
@@ -169,11 +165,7 @@ fn io_domains_are_where_the_administrator_divides() {
         disk_activity(&cgroups, &Page, node),
         Some(activity((3 * 4096, true)))
     );
-    let all = AppBytes {
-        bytes: 3 * 4096,
-        written: 3 * 512,
-    };
-    assert_eq!(app_bytes(&cgroups, &Page, id), Some(all));
+    assert_eq!(app_bytes(&cgroups, &Page, id), Some(3 * 4096));
 }
 
 #[test]
@@ -183,7 +175,7 @@ fn without_probes_io_stat_shows_active_tenants() {
         fn disk_activity(&self, _: CgroupId) -> Option<DiskActivity> {
             None
         }
-        fn app_bytes(&self, _: CgroupId) -> Option<AppBytes> {
+        fn app_bytes(&self, _: CgroupId) -> Option<u64> {
             None
         }
     }
@@ -224,8 +216,8 @@ impl AppIoSource for Missed {
     fn disk_activity(&self, _: CgroupId) -> Option<DiskActivity> {
         Some(activity((0, false)))
     }
-    fn app_bytes(&self, _: CgroupId) -> Option<AppBytes> {
-        Some(AppBytes::default())
+    fn app_bytes(&self, _: CgroupId) -> Option<u64> {
+        Some(0)
     }
 }
 

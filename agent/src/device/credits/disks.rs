@@ -34,7 +34,7 @@ impl Following {
         }
     }
 
-    /// Takes in the disks that have come, and lets go of those that have gone: of their limits, and of what was noted
+    /// Takes in the disks that have come, and lets go of those that have gone: of what stands there, and of what was noted
     /// of their numbers. Another disk that has got the number of one that is gone has no part in what was known of that.
     pub(super) fn follow(
         &mut self,
@@ -61,7 +61,7 @@ impl Following {
             .into_iter()
             .partition(|one| !one.meter.is_gone() && found.iter().any(|disk| one.is(disk)));
         *disks = stay;
-        for disk in go {
+        for mut disk in go {
             let gone = !found.iter().any(|found| disk.is(found));
             let moved = disk.leave(gone, store.as_deref_mut());
             followed.moved.extend(moved);
@@ -99,7 +99,7 @@ pub(super) struct Followed {
 pub struct DiskSupport {
     /// Its name in `/sys/block`.
     pub name: String,
-    /// Its number, as `io.max` takes it, if it is a disk.
+    /// Its number, as a line of `io.weight` has it, if it is a disk.
     pub number: Option<String>,
     /// Why it is not divided, if so.
     pub left: Option<String>,

@@ -1,8 +1,7 @@
-//! When the kernel begins to write back: late, while writers are limited.
+//! When the kernel begins to write back: late, while buffered writers contend.
 //!
 //! By default it begins at half of what may be dirty (`vm.dirty_background_ratio` 10, `vm.dirty_ratio` 20). What it
-//! hands to the throttling layer then waits behind the writer's limit, where it can be neither deleted nor written
-//! again, and is written for nothing: a tenth of what random writers do, more of file servers (docs/results). So
+//! hands to the disk waits there for the writer's turn, where it can be neither deleted nor written again, and is written for nothing: a tenth of what random writers do, more of file servers (docs/results). So
 //! while there are buffered writers among those who contend, it begins just before writers are held back.
 
 use justitia_kernel::cgroup::Cgroup;
@@ -39,7 +38,7 @@ impl Late {
         let told = |why: &dyn std::fmt::Display| {
             format!(
                 "Device bandwidth: {KNOB} is left as it is: {why}. Where the kernel begins to write back long before it \
-                 holds writers back, part of what limited writers write is written for nothing"
+                 holds writers back, part of what such writers write is written for nothing"
             )
         };
         // Of a container's own hierarchy, which ends with it, though the setting is the machine's.
@@ -108,8 +107,8 @@ impl Late {
     }
 }
 
-const WHY: &str = "buffered writers contend: what is written back early waits behind their limits, where it can be \
-                   neither deleted nor written again";
+const WHY: &str = "buffered writers contend: what is written back early waits at the disk, where it can be neither \
+                   deleted nor written again";
 
 /// Where it should stand: one below `dirty`, what `vm.dirty_ratio` says; `None` if it stands there, or above; or why
 /// `background`, what is found, stays.

@@ -1,31 +1,21 @@
-//! When limits are safe, and what becomes of them in a turn that was held up.
+//! Which weights count, and what becomes of what stands in a turn that was held up.
 
 use std::path::Path;
 
 use justitia_kernel::io::DevId;
-use justitia_share::credit::{CreditLoop, Limits, Settings};
 
-use super::knobs::{far, unlimited, yield_foreign};
 use super::tree::weights;
 use super::*;
 use crate::device::disk::{Disk, DiskIdentity};
 use crate::device::disk_sampler::DiskSampler;
-use crate::device::plan::{LimitIntent, LimitReason, io_max};
+use crate::device::weights::{Controller, Weighted};
 use crate::knobs::WriteOutcome;
 use crate::knobs::watchdog::LEASE_EXPIRY;
 use crate::page_cache::{CgroupTree, MemorySampler};
 use justitia_cgroup_tree::Changes;
 
-#[test]
-fn kernels_on_which_limits_are_safe() {
-    for good in ["6.12.117+deb12-cloud-amd64\n", "6.18.0", "7.0"] {
-        assert_eq!(allowed_on(good), Ok(()), "{good}");
-    }
-    for bad in ["6.1.0-23-amd64", "5.15", "", "what"] {
-        let why = allowed_on(bad).unwrap_err();
-        assert!(why.contains("expected kernel 6.12"), "{why}");
-    }
-}
+const DISK: DevId = DevId { major: 8, minor: 0 };
+const LINE: Knob = Knob::IoWeightOn(DISK);
 
 #[test]
 fn room_is_for_two_writers_or_more() {
@@ -52,30 +42,6 @@ fn a_steady_split_is_looked_at_seldom() {
     }
     // In less than what the watchdog takes for a stop.
     assert!(2 * SELDOM < LEASE_EXPIRY);
-}
-
-#[test]
-fn how_far_a_limit_moves() {
-    let reads = |rbps| Limits {
-        rbps,
-        ..Limits::default()
-    };
-    let standing = HashMap::from([(CgroupId(1), reads(Some(1000)))]);
-    for (id, rbps, expected) in [
-        (1, Some(1400), false),
-        (1, Some(600), false),
-        (1, Some(1410), true),
-        (1, None, true),
-        (2, Some(1000), true),
-    ] {
-        let intent = LimitIntent {
-            id: CgroupId(id),
-            device: "8:0".parse().unwrap(),
-            limits: reads(rbps),
-            reason: LimitReason::Over,
-        };
-        assert_eq!(far(&intent, &standing), expected, "{id} {rbps:?}");
-    }
 }
 
 /// As `--blkio-weight-device` and `IODeviceWeight=` leave it.
@@ -113,34 +79,34 @@ fn a_weight_of_one_device_counts_on_it() {
     }
 }
 
-/// Credits with one limit and one room of a cgroup, and a watchdog that has heard of us `silent` ago.
-fn limited(dir: &Path, silent: Duration) -> (Credits, KnobStore, Cgroup) {
+/// A divided disk with a corrected weight and a room of one cgroup, and a watchdog that has heard of us `silent` ago and has given
+/// both back.
+fn given_back(dir: &Path, silent: Duration) -> (Credits, KnobStore, Cgroup) {
     let root = dir.join("cgroup");
     std::fs::create_dir_all(root.join("a")).unwrap();
-    let device: DevId = "8:0".parse().unwrap();
-    std::fs::write(root.join("a/io.max"), unlimited(device)).unwrap();
-    std::fs::write(root.join("a/memory.high"), "max").unwrap();
+    let reset = || {
+        for (file, text) in [("io.weight", "default 100\n"), ("memory.high", "max\n")] {
+            std::fs::write(root.join("a").join(file), text).unwrap();
+        }
+    };
+    reset();
     let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(&root, true).unwrap();
     let cgroup = Cgroup::open_at(&fs, Path::new("a")).unwrap();
     let (mut store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
     let mut credits = Credits::open(&Config::default(), fs.root());
-    let limits = Limits {
-        wbps: Some(1 << 20),
-        ..Limits::default()
-    };
-    let set = store.set(&cgroup, Knob::IoMax(device), &io_max(device, &limits));
-    assert_eq!(set.unwrap(), WriteOutcome::Written);
-    let set = store.set(&cgroup, Knob::MemoryHigh, "4096");
-    assert_eq!(set.unwrap(), WriteOutcome::Written);
+    // A plain file has the line over its default.
+    store.write_knob = |_, _, _| Ok(());
+    for (knob, value) in [(LINE, "8:0 200"), (Knob::MemoryHigh, "4096")] {
+        let set = store.set(&cgroup, knob, value).unwrap();
+        assert_eq!(set, WriteOutcome::Written);
+    }
     credits.disks.push(DiskCredits {
         meter: DiskSampler::new(dir),
-        credits: CreditLoop::new(Settings::default()),
-        standing: HashMap::from([(cgroup.id(), limits)]),
-        io_cost: false,
+        io_cost: true,
         used: None,
-        weighted: None,
+        weighted: Some(Weighted::new(Controller::IoCost, DISK)),
         disk: Disk {
-            id: device,
+            id: DISK,
             name: "sda".to_owned(),
             dir: dir.to_owned(),
             identity: DiskIdentity::Sequence(1),
@@ -150,25 +116,22 @@ fn limited(dir: &Path, silent: Duration) -> (Credits, KnobStore, Cgroup) {
     credits.watchdog = Guarded::of(Watchdog::fake(silent), |_| {
         Err(std::io::Error::other("none"))
     });
-    // What the watchdog does.
-    std::fs::write(root.join("a/io.max"), unlimited(device)).unwrap();
-    std::fs::write(root.join("a/memory.high"), "max").unwrap();
+    reset();
     (credits, store, cgroup)
 }
 
 #[test]
-fn limits_restored_by_the_watchdog_within_a_tick_are_not_external() {
+fn what_the_watchdog_gave_back_within_a_tick_is_not_external() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut credits, mut store, cgroup) = limited(dir.path(), LEASE_EXPIRY);
-    let knob = Knob::IoMax(credits.disks[0].disk.id);
-    let (disk, watchdog) = (&mut credits.disks[0], &credits.watchdog);
-    assert!(yield_foreign(disk.disk.id, &mut disk.standing, &mut store, watchdog).is_err());
-    credits.let_go(&mut store, LetGo::LeaseExpired);
+    let (mut credits, mut store, cgroup) = given_back(dir.path(), LEASE_EXPIRY);
+    let why = credits.watchdog.check_lease(Instant::now()).unwrap_err();
+    assert_eq!(why, LetGo::LeaseExpired);
+    credits.let_go(&mut store, why);
     assert!(store.is_empty());
-    for knob in [knob, Knob::MemoryHigh] {
+    for knob in [LINE, Knob::MemoryHigh] {
         assert!(store.may_write(cgroup.id(), knob), "{knob}");
     }
-    assert!(credits.highs.is_empty() && credits.disks[0].standing.is_empty());
+    assert!(credits.highs.is_empty());
     assert_eq!(credits.moved().len(), 2);
     // It goes on: the watchdog hears of us, and what stands is trusted again.
     credits.watchdog.heartbeat(Instant::now());
@@ -176,41 +139,25 @@ fn limits_restored_by_the_watchdog_within_a_tick_are_not_external() {
 }
 
 #[test]
-fn a_limit_set_by_another_writer_while_the_lease_is_valid_is_external() {
+fn without_a_watchdog_no_dirty_budget_stays() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut credits, mut store, cgroup) = limited(dir.path(), Duration::ZERO);
-    let device = credits.disks[0].disk.id;
-    let knob = Knob::IoMax(device);
-    let (disk, watchdog) = (&mut credits.disks[0], &credits.watchdog);
-    // What stood there before us decides nothing: as systemd does, it was only applied again.
-    assert!(yield_foreign(device, &mut disk.standing, &mut store, watchdog).is_ok());
-    assert!(store.may_write(cgroup.id(), knob) && disk.standing.len() == 1);
-    let theirs = format!("{device} rbps=max wbps=777 riops=max wiops=max");
-    std::fs::write(dir.path().join("cgroup/a/io.max"), theirs).unwrap();
-    assert!(yield_foreign(device, &mut disk.standing, &mut store, watchdog).is_ok());
-    assert!(!store.may_write(cgroup.id(), knob) && disk.standing.is_empty());
-}
-
-#[test]
-fn without_a_watchdog_no_limit_stays() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut credits, mut store, cgroup) = limited(dir.path(), Duration::ZERO);
-    let (config, knob) = (Config::default(), Knob::IoMax(credits.disks[0].disk.id));
+    let (mut credits, mut store, cgroup) = given_back(dir.path(), Duration::ZERO);
+    let config = Config::default();
     assert_eq!(credits.keep_guarded(&config, &store), Ok(()));
     // It has ended, and there is no other.
     credits.watchdog = Guarded::new(|_| Err(std::io::Error::other("no more processes")));
     let why = credits.keep_guarded(&config, &store).unwrap_err();
     assert_eq!(why, LetGo::NoWatchdog);
     credits.let_go(&mut store, why);
-    assert!(store.is_empty() && credits.disks[0].standing.is_empty());
+    assert!(store.is_empty() && credits.highs.is_empty());
     let moved = credits.moved();
     assert!(
         moved
             .iter()
             .all(|m| m.to.is_none() && m.why.contains("none can be started"))
     );
-    // It is tried again as soon as somebody is to be limited; until then nothing needs one.
-    assert!(store.may_write(cgroup.id(), knob));
+    // It is tried again as soon as somebody is to have one; until then nothing needs one.
+    assert!(store.may_write(cgroup.id(), Knob::MemoryHigh));
     assert_eq!(credits.keep_guarded(&config, &store), Ok(()));
 }
 

@@ -10,7 +10,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use justitia_share::credit::limit::LEAST_BYTES;
 use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{Demand, NodeId, Tree};
 
@@ -45,6 +44,8 @@ const FORGOTTEN: f64 = 20.0;
 pub const MOST_CORRECTION: f64 = 64.0;
 /// A weight that would move by less than this part stays.
 const DEADBAND: f64 = 0.08;
+/// Who writes less counts as one who writes so much, bytes per second.
+const LEAST_BYTES: f64 = 131_072.0;
 
 /// An interval, as the disk saw it.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -10,3 +10,6 @@ mod weighted;
 pub use actuator::Controller;
 pub use law::{Corrected, Law, Looked, MOST_CORRECTION, Used};
 pub use weighted::{Change, Weighted};
+
+#[cfg(test)]
+pub(super) use weighted::tests::a_line_is_written;

@@ -103,7 +103,13 @@ impl Weighted {
         let standing = self.standing.keys().copied();
         let over: Vec<CgroupId> = standing.filter(|id| !contends(id)).collect();
         for id in over {
-            changes.push(self.give_back(id, store, OVER));
+            self.standing.remove(&id);
+            store.restore(id, knob);
+            changes.push(Change {
+                id,
+                to: None,
+                why: OVER.to_owned(),
+            });
         }
         for one in corrected {
             let id = self.ids[one.node.index()];
@@ -152,25 +158,6 @@ impl Weighted {
             }
         }
     }
-
-    /// Gives every weight back, and begins anew.
-    pub fn let_go(&mut self, store: &mut KnobStore, why: &str) -> Vec<Change> {
-        let ids: Vec<CgroupId> = self.standing.keys().copied().collect();
-        let changes = ids.into_iter().map(|id| self.give_back(id, store, why));
-        let changes = changes.collect();
-        self.law = Law::default();
-        changes
-    }
-
-    fn give_back(&mut self, id: CgroupId, store: &mut KnobStore, why: &str) -> Change {
-        self.standing.remove(&id);
-        store.restore(id, self.knob());
-        Change {
-            id,
-            to: None,
-            why: why.to_owned(),
-        }
-    }
 }
 
 /// Whether BFQ has removed a line of ours, as it does when a cgroup's own weight is written. io.cost keeps its lines.
@@ -208,4 +195,4 @@ impl std::fmt::Display for Corrected {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::device) mod tests;

@@ -7,17 +7,17 @@ fn a_limit_on_an_ancestor_is_named() {
     let mut status = status();
     assert!(!explain(&status, 1, &CurrentValues::default()).contains("limits it as well"));
     status.tenants[0].knobs = vec![KnobStatus {
-        knob: "io.max 8:0".into(),
-        value: "8:0 rbps=max wbps=1048576 riops=max wiops=max".into(),
+        knob: "memory.high".into(),
+        value: "1048576".into(),
         owner: KnobOwner::Agent,
-        original: Some("8:0 rbps=max wbps=max riops=max wiops=max".into()),
-        reason: Some(Reason::Text("the disk is contended".into())),
+        original: Some("max".into()),
+        reason: Some(Reason::Text("writers contend".into())),
     }];
     let text = explain(&status, 1, &CurrentValues::default());
     says(
         &text,
         &[
-            "io.max of its ancestor a.slice limits it too",
+            "memory.high of its ancestor a.slice limits it too",
             "explain a.slice`",
         ],
     );
@@ -88,7 +88,7 @@ fn an_external_knob_and_an_operators_limit_are_shown_as_such() {
 }
 
 #[test]
-fn limits_on_a_disk_are_shown_with_their_reason_and_rule() {
+fn what_divides_a_disk_is_shown_with_its_reason_and_rule() {
     let mut status = status();
     let knob = |knob: &str, value: &str, original: &str, why: &str| KnobStatus {
         knob: knob.into(),
@@ -97,10 +97,9 @@ fn limits_on_a_disk_are_shown_with_their_reason_and_rule() {
         original: Some(original.into()),
         reason: Some(Reason::Text(why.into())),
     };
-    let limit = "8:0 rbps=max wbps=7340032 riops=max wiops=max";
-    let none = "8:0 rbps=max wbps=max riops=max wiops=max";
+    let (weight, none) = ("8:0 340", "8:0 default");
     status.tenants[1].knobs = vec![
-        knob("io.max 8:0", limit, none, "the disk is contended"),
+        knob("io.weight 8:0", weight, none, "the disk is contended"),
         knob("memory.high", "41943040", "max", "writers contend"),
     ];
     let set = |knob: &str, from: Option<&str>, to: &str| Action::Set {
@@ -108,20 +107,21 @@ fn limits_on_a_disk_are_shown_with_their_reason_and_rule() {
         from: from.map(Into::into),
         to: to.into(),
     };
-    status.decisions[0].action = set("io.max 8:0", None, limit);
+    status.decisions[0].action = set("io.weight 8:0", None, weight);
     status.decisions[0].steps = 2;
     let mut room = status.decisions[0].clone();
     (room.action, room.steps) = (set("memory.high", None, "41943040"), 1);
     let mut low = room.clone();
     low.action = set("memory.low", Some("0"), "655360");
     status.decisions.extend([room, low]);
-    let text = explain(&status, 1, &knobs(&[("io.max 8:0", limit)]));
+    let text = explain(&status, 1, &knobs(&[("io.weight 8:0", weight)]));
     says(
         &text,
         &[
-            "io.max 8:0 (sda) = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)",
-            "written by the agent; restored when the agent ends: no limit\n",
-            "set io.max 8:0 (sda) to rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s) in 2 steps",
+            "io.weight 8:0 (sda) = 340\n",
+            "written by the agent; restored when the agent ends: default\n",
+            "set io.weight 8:0 (sda) to 340 in 2 steps",
+            "its own weight, corrected by what its applications get",
             "set memory.high to 41943040 (40.0M)\n",
             "set memory.low from 0 to 640K\n",
             "reason, when it was set: the disk is contended",
@@ -161,24 +161,16 @@ fn a_protection_within_the_deadband_is_left() {
 #[test]
 fn the_constants_of_a_rule_are_those_of_the_agent() {
     let mut status = status();
-    for (knob, value) in [("io.max 8:0", "8:0 wbps=1"), ("memory.high", "1")] {
-        status.tenants[1].knobs.push(KnobStatus {
-            knob: knob.into(),
-            value: value.into(),
-            owner: KnobOwner::Agent,
-            original: None,
-            reason: None,
-        });
-    }
+    status.tenants[1].knobs.push(KnobStatus {
+        knob: "memory.high".into(),
+        value: "1".into(),
+        owner: KnobOwner::Agent,
+        original: None,
+        reason: None,
+    });
     let text = |status: &Status| explain(status, 1, &CurrentValues::default());
-    assert!(!text(&status).contains("no limit is below"), "not known");
+    assert!(!text(&status).contains("The budget is"), "not known");
     status.policy.io = Some(IoPolicyStatus {
-        reserved: 0.02,
-        max_reserved: 0.13,
-        direction_margin: 0.06,
-        min_direction: 0.17,
-        min_rate: 96 << 10,
-        min_requests: 9,
         min_dirty_budget: 24 * MIB,
         reclaim_step: 5,
         high_deadband: 7,
@@ -188,8 +180,6 @@ fn the_constants_of_a_rule_are_those_of_the_agent() {
     says(
         &text(&status),
         &[
-            "2.0 % to 13.0 % is not handed out",
-            "get 6.0 % of the part on top, and 17.0 % at least; no limit is below 96.0K/s or 9 requests/s\n",
             "The budget is 24.0M at least",
             "at most 1/5 of its memory at once; while more than 1/11 of what is divided is free, it keeps 1.75 times",
             "off by more than 1/7\n",
@@ -200,11 +190,11 @@ fn the_constants_of_a_rule_are_those_of_the_agent() {
 #[test]
 fn a_knob_that_alternates_is_pointed_out() {
     let mut status = status();
-    let knob = || "io.max 8:0".to_owned();
-    let limit = || Action::Set {
+    let knob = || "io.weight 8:0".to_owned();
+    let set = || Action::Set {
         knob: knob(),
         from: None,
-        to: "8:0 rbps=max wbps=7340032 riops=max wiops=max".to_owned(),
+        to: "8:0 340".to_owned(),
     };
     let restore = || Action::Restore { knob: knob() };
     let old = status.decisions[0].clone();
@@ -215,17 +205,17 @@ fn a_knob_that_alternates_is_pointed_out() {
     };
     status.decisions = vec![
         at(3530.0, restore()),
-        at(3550.0, limit()),
+        at(3550.0, set()),
         at(3560.0, restore()),
     ];
     let goes = "alternates";
     let text = explain(&status, 1, &knobs(&[]));
     assert!(!text.contains(goes), "{text}");
-    status.decisions.push(at(3590.0, limit()));
+    status.decisions.push(at(3590.0, set()));
     says(
         &explain(&status, 1, &knobs(&[])),
         &[
-            "io.max 8:0 (sda) alternates: in the last minute it was set 2 times and restored once, by the",
+            "io.weight 8:0 (sda) alternates: in the last minute it was set 2 times and restored once, by the",
         ],
     );
 }
@@ -250,10 +240,10 @@ fn the_protection_of_an_inner_node_is_that_of_its_children() {
 
 #[test]
 fn what_a_killed_agent_has_left_is_told_from_what_others_have_set() {
-    let limit = "8:0 rbps=max wbps=7340032 riops=max wiops=max";
+    let limit = "8:16 rbps=max wbps=7340032 riops=max wiops=max";
     let mut found = knobs(&[
-        ("io.max 8:0", limit),
-        ("io.max 8:16", &limit.replace("8:0", "8:16")),
+        ("io.weight 8:0", "8:0 340"),
+        ("io.max 8:16", limit),
         ("memory.high", "41943040"),
         ("memory.low", "1048576"),
     ]);
@@ -262,7 +252,7 @@ fn what_a_killed_agent_has_left_is_told_from_what_others_have_set() {
         original: original.into(),
     };
     found.left = vec![
-        left("io.max 8:0", "8:0 rbps=max wbps=max riops=max wiops=max"),
+        left("io.weight 8:0", "8:0 default"),
         left("memory.high", "41943040"),
         left("memory.low", "0"),
     ];
@@ -275,9 +265,8 @@ fn what_a_killed_agent_has_left_is_told_from_what_others_have_set() {
     says(
         &text,
         &[
-            &format!(
-                "io.max 8:0 (sda) = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)\n    {was}no limit. {undo}"
-            ),
+            &format!("io.weight 8:0 (sda) = 340\n    {was}default. {undo}"),
+            "io.max 8:16 = rbps=max wbps=7340032 riops=max wiops=max (writes at most 7.00M/s)\n    not written by the agent",
             &format!("the agent would set 125829120 (120M)\n    {was}0. {undo}"),
             "docker's --device-write-bps)\n    to undo it: `echo '8:16 rbps=max wbps=max riops=max wiops=max' \
              >/sys/fs/cgroup/a.slice/batch/io.max`",

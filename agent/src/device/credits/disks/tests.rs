@@ -6,27 +6,20 @@ use std::time::Duration;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 use justitia_kernel::io::{DevId, IoStat};
 use justitia_kernel::knob::Knob;
-use justitia_share::credit::Limits;
 
 use super::super::Credits;
 use super::super::divide::GONE;
 use super::*;
 use crate::config::Config;
 use crate::device::disk::DiskIdentity;
-use crate::device::plan::io_max;
 use crate::device::tests::Sys;
-use crate::device::weights::{Controller, Weighted};
+use crate::device::weights::{Controller, Weighted, a_line_is_written};
 use crate::knobs::WriteOutcome;
 
 const NUMBER: DevId = DevId { major: 8, minor: 0 };
-const KNOB: Knob = Knob::IoMax(NUMBER);
+const KNOB: Knob = Knob::IoBfqWeightOn(NUMBER);
+const FILE: &str = "io.bfq.weight";
 const STAT: &str = "100 5 800 40 200 9 3200 90 0 5000 130\n";
-const LIMITS: Limits = Limits {
-    wbps: Some(1 << 20),
-    rbps: None,
-    riops: None,
-    wiops: None,
-};
 
 struct Machine {
     sys: Sys,
@@ -45,11 +38,12 @@ impl Machine {
         let root = dir.path().join("cgroup");
         for name in ["a", "b"] {
             std::fs::create_dir_all(root.join(name)).unwrap();
-            std::fs::write(root.join(name).join("io.max"), "").unwrap();
+            std::fs::write(root.join(name).join(FILE), "default 100\n").unwrap();
         }
         let fs = CgroupFs::open_fixture(&root, true).unwrap();
         let open = |name: &str| Cgroup::open_at(&fs, Path::new(name)).unwrap();
-        let (store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
+        let (mut store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
+        store.write_knob = a_line_is_written;
         let mut credits = Credits::open(&Config::default(), fs.root());
         let qos = root.join("io.cost.qos");
         credits.following = Some(Following::new(sys.0.path().to_owned(), qos));
@@ -67,13 +61,15 @@ impl Machine {
         let dir = self.sys.device("sda", &NUMBER.to_string());
         std::fs::write(dir.join("stat"), STAT).unwrap();
         std::fs::write(dir.join("diskseq"), format!("{sequence}\n")).unwrap();
+        std::fs::create_dir(dir.join("queue")).unwrap();
+        std::fs::write(dir.join("queue/scheduler"), "none [bfq]\n").unwrap();
     }
 
     /// The disk goes, and what the kernel keeps for it.
     fn go(&self) {
         self.sys.remove("sda", &NUMBER.to_string());
         for name in ["a", "b"] {
-            std::fs::write(self.file(name, "io.max"), "").unwrap();
+            std::fs::write(self.file(name, FILE), "default 100\n").unwrap();
         }
     }
 
@@ -88,13 +84,21 @@ impl Machine {
         disks.map(|one| one.disk.identity).collect()
     }
 
-    /// The first cgroup is limited, and the second one has a limit of its operator's.
-    fn limit(&mut self) -> CgroupId {
+    /// What divides the disk, as is looked now and then.
+    fn controller(&mut self) -> Option<Controller> {
+        let disk = &mut self.credits.disks[0];
+        let moved = disk.follow_controller(Some(&mut self.store));
+        self.credits.moved.extend(moved);
+        disk.weighted.as_ref().map(Weighted::controller)
+    }
+
+    /// The first cgroup has a corrected weight, and the second one a line of its operator's.
+    fn correct(&mut self) -> CgroupId {
+        assert_eq!(self.controller(), Some(Controller::Bfq));
         let (a, b) = (&self.cgroups[0], self.cgroups[1].id());
-        let set = self.store.set(a, KNOB, &io_max(NUMBER, &LIMITS));
+        let set = self.store.set(a, KNOB, "8:0 300");
         assert_eq!(set.unwrap(), WriteOutcome::Written);
-        self.credits.disks[0].standing.insert(a.id(), LIMITS);
-        self.store.mark_external(b, KNOB, "8:0 wbps=5");
+        self.store.mark_external(b, KNOB, "8:0 5");
         a.id()
     }
 
@@ -119,13 +123,13 @@ fn a_disk_that_comes_is_divided_and_one_that_goes_leaves_nothing() {
     assert_eq!(machine.follow(0), []);
     machine.come(1);
     assert_eq!(machine.follow(1), [DiskIdentity::Sequence(1)]);
-    machine.limit();
+    machine.correct();
     machine.go();
     assert_eq!(machine.follow(2), []);
     machine.nothing_is_left(GONE);
     machine.come(2);
     assert_eq!(machine.follow(3), [DiskIdentity::Sequence(2)]);
-    assert!(machine.credits.disks[0].standing.is_empty());
+    assert!(machine.credits.disks[0].weighted.is_none());
 }
 
 #[test]
@@ -133,13 +137,13 @@ fn another_disk_of_the_same_number_begins_anew() {
     let mut machine = Machine::new();
     machine.come(1);
     machine.follow(0);
-    machine.limit();
+    machine.correct();
     // Between two looks.
     machine.go();
     machine.come(2);
     assert_eq!(machine.follow(10), [DiskIdentity::Sequence(2)]);
     machine.nothing_is_left(GONE);
-    assert!(machine.credits.disks[0].standing.is_empty());
+    assert!(machine.credits.disks[0].weighted.is_none());
 }
 
 #[test]
@@ -147,46 +151,39 @@ fn another_medium_begins_anew_and_what_the_kernel_keeps_is_given_back() {
     let mut machine = Machine::new();
     machine.come(1);
     machine.follow(0);
-    machine.limit();
+    machine.correct();
     let sequence = machine.sys.0.path().join("devices/sda/diskseq");
     std::fs::write(sequence, "2\n").unwrap();
     assert_eq!(machine.follow(10), [DiskIdentity::Sequence(2)]);
-    let stands = std::fs::read_to_string(machine.file("a", "io.max")).unwrap();
-    // A plain file keeps what it has beyond a write.
-    assert!(
-        stands.starts_with(&io_max(NUMBER, &Limits::default())),
-        "{stands}"
-    );
+    let stands = std::fs::read_to_string(machine.file("a", FILE)).unwrap();
+    assert_eq!(stands, "default 100\n");
     machine.nothing_is_left(GONE);
 }
 
 #[test]
-fn a_disk_whose_counters_cannot_be_read_limits_nobody() {
+fn a_disk_whose_counters_cannot_be_read_is_not_divided() {
     let mut machine = Machine::new();
     machine.come(1);
     machine.follow(0);
-    let id = machine.limit();
+    let id = machine.correct();
     std::fs::write(machine.sys.0.path().join("devices/sda/stat"), "").unwrap();
     assert_eq!(machine.credits.disks[0].meter.sample(machine.begin), None);
     assert_eq!(machine.follow(0), [], "it does not wait for the next look");
     assert!(machine.store.is_empty() && machine.store.may_write(id, KNOB));
 }
 
-/// io.cost takes weights, as BFQ does, so limits go.
+/// It comes before the scheduler, so the lines of BFQ go.
 #[test]
 fn io_cost_that_is_enabled_later_has_its_weights_corrected() {
     let mut machine = Machine::new();
     machine.come(1);
     machine.follow(0);
-    machine.limit();
+    machine.correct();
     let qos = machine.file("", "io.cost.qos");
     std::fs::write(&qos, "8:0 enable=1 ctrl=auto\n").unwrap();
     assert_eq!(machine.follow(10).len(), 1);
-    let disk = &mut machine.credits.disks[0];
-    let moved = disk.follow_controller(Some(&mut machine.store));
-    let weighted = disk.weighted.as_ref().map(Weighted::controller);
-    assert_eq!((moved.len(), weighted), (1, Some(Controller::IoCost)));
-    assert!(machine.store.is_empty());
+    assert_eq!(machine.controller(), Some(Controller::IoCost));
+    assert!(machine.credits.moved().len() == 1 && machine.store.is_empty());
     // The disk is the same: what was left there stays left.
     assert!(!machine.store.may_write(machine.cgroups[1].id(), KNOB));
     // Its model is used up, though the disk is not busy.
@@ -206,9 +203,20 @@ fn io_cost_that_is_enabled_later_has_its_weights_corrected() {
     );
     std::fs::write(&qos, "8:0 enable=0\n").unwrap();
     assert_eq!(machine.follow(20).len(), 1);
-    let disk = &mut machine.credits.disks[0];
-    disk.follow_controller(Some(&mut machine.store));
-    assert!(disk.weighted.is_none());
+    assert_eq!(machine.controller(), Some(Controller::Bfq));
+}
+
+#[test]
+fn a_disk_that_neither_bfq_nor_io_cost_divides_is_not_divided() {
+    let mut machine = Machine::new();
+    machine.come(1);
+    machine.follow(0);
+    machine.correct();
+    let scheduler = machine.sys.0.path().join("devices/sda/queue/scheduler");
+    std::fs::write(scheduler, "[none] bfq\n").unwrap();
+    assert_eq!(machine.controller(), None);
+    assert!(machine.credits.moved().len() == 1 && machine.store.is_empty());
+    assert!(!machine.credits.engaged());
 }
 
 /// What the operator has chosen for the disk is not known then.

@@ -13,7 +13,11 @@ const KNOB: Knob = Knob::IoBfqWeightOn(DISK);
 const FILE: &str = "io.bfq.weight";
 
 /// As the kernel does: one device's line is replaced or removed, the others stay.
-fn kernel(cgroup: &Cgroup, knob: Knob, value: &str) -> justitia_kernel::Result<()> {
+pub(in crate::device) fn a_line_is_written(
+    cgroup: &Cgroup,
+    knob: Knob,
+    value: &str,
+) -> justitia_kernel::Result<()> {
     assert_eq!(knob, KNOB);
     let path = cgroup.full_path().join(FILE);
     let stands = IoWeight::parse(&std::fs::read(&path).unwrap()).unwrap();
@@ -48,7 +52,7 @@ impl Fixture {
         }
         let fs = CgroupFs::open_fixture(&root, true).unwrap();
         let (mut store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
-        store.write_knob = kernel;
+        store.write_knob = a_line_is_written;
         let (mut tree, mut nodes, mut cgroups) = (Tree::new(), HashMap::new(), Vec::new());
         for (name, weight) in weights {
             let cgroup = Cgroup::open_at(&fs, Path::new(name)).unwrap();
@@ -134,7 +138,7 @@ fn a_new_weight_of_the_operator_removes_the_line_which_comes_again() {
     std::fs::write(fixture.file("a"), "default 200\n").unwrap();
     fixture.contend(1);
     assert!(fixture.has_line("a"), "{}", fixture.stands("a"));
-    fixture.weighted.let_go(&mut fixture.store, "over");
+    fixture.store.restore_all();
     assert_eq!(fixture.stands("a"), "default 200\n");
     assert_eq!(fixture.stands("b"), "default 300\n");
 }
@@ -150,7 +154,7 @@ fn a_line_of_the_operator_is_his() {
     std::fs::write(fixture.file("b"), "default 300\n8:0 701\n").unwrap();
     fixture.contend(12);
     assert_eq!(fixture.stands("b"), "default 300\n8:0 701\n");
-    fixture.weighted.let_go(&mut fixture.store, "over");
+    fixture.store.restore_all();
     assert_eq!(fixture.stands("b"), "default 300\n8:0 701\n");
 }
 
