@@ -98,7 +98,7 @@ fn apply_requested(tree: &Tree<Demand>, parent: Option<NodeId>, amount: u64, gro
 
 // What a tenant demands of a resource that is divided.
 
-/// What a tenant demands. Amounts are in the caller's unit: bytes, credits, blocks.
+/// What a tenant demands. Amounts are in the caller's unit: bytes, blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// Weight among the siblings.

@@ -11,19 +11,12 @@ mod entitlement;
 pub mod fairness_window;
 mod half_life;
 mod max_min;
+pub mod num;
 mod pv;
 mod reclaim;
 mod tree;
 mod wait_queue;
 mod weight;
-
-#[allow(
-    clippy::too_many_lines,
-    rustdoc::broken_intra_doc_links,
-    reason = "left as it is until it is designed anew"
-)]
-pub mod credit;
-pub mod num;
 
 pub use entitlement::{Demand, entitlements};
 pub use half_life::{HalfLife, RecentMean};

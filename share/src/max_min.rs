@@ -10,7 +10,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// What one member of a sibling group asks for. Amounts are in the caller's unit: bytes, credits, blocks.
+/// What one member of a sibling group asks for. Amounts are in the caller's unit: bytes, blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bid {
     /// Relative weight; 0 gets nothing above its minimum.
