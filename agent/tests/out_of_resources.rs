@@ -15,19 +15,14 @@ use justitia_agent::page_cache::{CgroupTree, MemorySampler};
 use justitia_cgroup_tree::Changes;
 use justitia_kernel::Error;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
-use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// One test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-const DISK: Knob = Knob::IoMax(DevId { major: 8, minor: 0 });
-const FREE: &str = "8:0 rbps=max wbps=max riops=max wiops=max";
-
-fn limit(wbps: u32) -> String {
-    format!("8:0 rbps=max wbps={wbps} riops=max wiops=max")
-}
+const LIMIT: Knob = Knob::MemoryHigh;
+const FREE: &str = "max";
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap().trim().to_owned()
@@ -46,7 +41,7 @@ fn with_at_most<T>(what: Resource, most: u64, then: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A knob store that has set `io.max` of one cgroup, and the path of that file.
+/// A knob store that has set `memory.high` of one cgroup, and the path of that file.
 fn limited(dir: &Path) -> (KnobStore, Cgroup, std::path::PathBuf) {
     // Otherwise the kernel kills a process that writes beyond the limit.
     signal_hook::flag::register(
@@ -54,15 +49,15 @@ fn limited(dir: &Path) -> (KnobStore, Cgroup, std::path::PathBuf) {
         Arc::new(AtomicBool::new(false)),
     )
     .unwrap();
-    let max = dir.join("cgroup/a/io.max");
+    let max = dir.join("cgroup/a/memory.high");
     std::fs::create_dir_all(dir.join("cgroup/a")).unwrap();
-    std::fs::write(&max, "").unwrap();
+    std::fs::write(&max, FREE).unwrap();
     std::fs::write(dir.join("cgroup/a/memory.low"), "0\n").unwrap();
     let fs = CgroupFs::open_fixture(&dir.join("cgroup"), true).unwrap();
     let cgroup = Cgroup::open_at(&fs, Path::new("a")).unwrap();
     let (mut store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
     assert_eq!(
-        store.set(&cgroup, DISK, &limit(100)).unwrap(),
+        store.set(&cgroup, LIMIT, "100").unwrap(),
         WriteOutcome::Written
     );
     (store, cgroup, max)
@@ -77,7 +72,7 @@ fn limits_are_restored_while_the_journal_cannot_grow_and_set_again_later() {
         .unwrap()
         .len();
     let refused = with_at_most(Resource::Fsize, length + 10, || {
-        let refused = store.set(&cgroup, DISK, &limit(200)).unwrap_err();
+        let refused = store.set(&cgroup, LIMIT, "200").unwrap_err();
         assert!(
             store.set(&cgroup, Knob::MemoryLow, "4096").is_err(),
             "and nothing new is written"
@@ -97,12 +92,12 @@ fn limits_are_restored_while_the_journal_cannot_grow_and_set_again_later() {
             .is_some_and(|why| why.contains("File too large"))
     );
     // It is tried again, and the knob is not external.
-    assert!(store.may_write(cgroup.id(), DISK));
+    assert!(store.may_write(cgroup.id(), LIMIT));
     assert_eq!(
-        store.set(&cgroup, DISK, &limit(300)).unwrap(),
+        store.set(&cgroup, LIMIT, "300").unwrap(),
         WriteOutcome::Written
     );
-    assert_eq!((read(&max), store.write_error()), (limit(300), None));
+    assert_eq!((read(&max).as_str(), store.write_error()), ("300", None));
     store.restore_all();
     assert_eq!(read(&max), FREE);
 }
@@ -113,8 +108,8 @@ fn without_file_descriptors_a_limit_is_restored_as_soon_as_possible() {
     let dir = tempfile::tempdir().unwrap();
     let (mut store, cgroup, max) = limited(dir.path());
     with_at_most(Resource::Nofile, 3, || {
-        assert!(store.set(&cgroup, DISK, &limit(200)).is_err());
-        let back = store.restore(cgroup.id(), DISK);
+        assert!(store.set(&cgroup, LIMIT, "200").is_err());
+        let back = store.restore(cgroup.id(), LIMIT);
         assert!(
             matches!(back, Some(RestoreOutcome::Failed { .. })),
             "{back:?}"
@@ -124,14 +119,14 @@ fn without_file_descriptors_a_limit_is_restored_as_soon_as_possible() {
         let returned = store.restore_all();
         assert!(matches!(returned[0].outcome, RestoreOutcome::Failed { .. }) && store.len() == 1);
     });
-    assert_eq!(read(&max), limit(100));
+    assert_eq!(read(&max), "100");
     let back = store.retry_restores();
     assert!(
         back.len() == 1 && back[0].outcome == RestoreOutcome::Restored,
         "{back:?}"
     );
     assert_eq!((read(&max).as_str(), store.len()), (FREE, 0));
-    assert!(store.may_write(cgroup.id(), DISK));
+    assert!(store.may_write(cgroup.id(), LIMIT));
 }
 
 /// However few descriptors the next start or a reset has, it restores the limit that a killed agent has left, or leaves the
@@ -147,7 +142,7 @@ fn without_file_descriptors_no_start_or_reset_forgets_a_limit() {
         store.restore_all();
         drop(store);
         std::fs::write(state.join("ledger"), journal).unwrap();
-        std::fs::write(&max, limit(100)).unwrap();
+        std::fs::write(&max, "100").unwrap();
         let fs = CgroupFs::open_fixture(&dir.path().join("cgroup"), true).unwrap();
         let mut tries = 0;
         while read(&max) != FREE {

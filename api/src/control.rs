@@ -23,7 +23,7 @@ pub enum Request {
     Reload,
     /// Restore a knob, and leave it as it is from then on.
     Release {
-        /// Its file below the cgroup mount, escaped as in the status, of `io.max` with the device: `a.slice/io.max 8:0`.
+        /// Its file below the cgroup mount, escaped as in the status, of a disk's line with the device: `a.slice/io.weight 8:0`.
         knob: String,
     },
     /// Write a knob again that was left to another writer.

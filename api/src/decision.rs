@@ -97,7 +97,7 @@ impl Serialize for Decision {
 /// A knob.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KnobStatus {
-    /// Its file, with the device for `io.max`.
+    /// Its file, with the device for a disk's line.
     pub knob: String,
     /// Its value; in observe mode, the value that it would get. Empty if the agent has given it up.
     pub value: String,
@@ -161,7 +161,7 @@ pub enum Action {
     },
     /// A knob was written.
     Set {
-        /// The knob's file, with the device for `io.max`.
+        /// The knob's file, with the device for a disk's line.
         knob: String,
         /// The value before; `None` where only the new one is told.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn words_alone_come_back_as_words() {
         let text = Reason::Text("the disk is contended".to_owned());
-        let knob = "io.max 8:0".to_owned();
+        let knob = "io.weight 8:0".to_owned();
         let told = decision(Action::Restore { knob }, text);
         let json = serde_json::to_value(&told).unwrap();
         assert_eq!(serde_json::from_value::<Decision>(json).unwrap(), told);

@@ -43,7 +43,7 @@ pub(crate) struct Take {
 /// One knob.
 #[derive(Args)]
 struct KnobArgs {
-    /// Its file below the cgroup mount, like system.slice/db.service/memory.low; of io.max with the device: "db/io.max 8:0"
+    /// Its file below the cgroup mount, like system.slice/db.service/memory.low; of a disk's line with the device: "db/io.weight 8:0"
     knob: String,
     #[command(flatten)]
     config: ConfigArgs,

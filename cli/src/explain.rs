@@ -14,7 +14,7 @@ use justitia_cgroup_tree::{MAX_DEPTH, Resolver};
 use justitia_kernel::block::disk_name;
 use justitia_kernel::cgroup::{Cgroup, CgroupFs, Ownership};
 use justitia_kernel::io::DevId;
-use justitia_kernel::knob::{Knob, io_max_devices, read_raw};
+use justitia_kernel::knob::{Knob, read_raw};
 use justitia_view::explain::{
     CurrentValues, LeftKnob, Unmanaged, bounds, explain as explanation, find, nearest, unmanaged,
 };
@@ -199,18 +199,17 @@ fn current_values(tenant: &TenantStatus, left: Vec<LeftKnob>) -> Option<CurrentV
         });
     }
     let cgroup = cgroup(&tenant.path)?;
-    // Of every disk on which it has a limit, the agent's or another's.
+    // The agent's lines of disks, and those of one that was killed.
+    let names = tenant.knobs.iter().map(|k| k.knob.as_str());
+    let names: Vec<&str> = names.chain(left.iter().map(|k| k.knob.as_str())).collect();
     let written = |file: &str| -> Vec<DevId> {
-        let knobs = tenant.knobs.iter();
-        let device = |name: &str| name.strip_prefix(file)?.strip_prefix(' ')?.parse().ok();
-        knobs.filter_map(|k| device(&k.knob)).collect()
+        let device = |name: &&str| name.strip_prefix(file)?.strip_prefix(' ')?.parse().ok();
+        names.iter().filter_map(device).collect()
     };
-    let io_cost = written("io.weight").into_iter().map(Knob::IoWeightOn);
-    let bfq = written("io.bfq.weight")
-        .into_iter()
-        .map(Knob::IoBfqWeightOn);
-    let mut devices = io_max_devices(&cgroup).unwrap_or_default();
-    devices.extend(written("io.max"));
+    let (io_cost, bfq) = (written("io.weight"), written("io.bfq.weight"));
+    let limits = cgroup.io_max().unwrap_or_default();
+    let limited = limits.iter().map(|(device, _)| *device);
+    let mut devices: Vec<DevId> = limited.chain(io_cost.clone()).chain(bfq.clone()).collect();
     devices.sort_unstable();
     devices.dedup();
     let disks = devices.iter().filter_map(|device| {
@@ -225,13 +224,14 @@ fn current_values(tenant: &TenantStatus, left: Vec<LeftKnob>) -> Option<CurrentV
     ];
     let knobs = memory
         .into_iter()
-        .chain(devices.iter().copied().map(Knob::IoMax))
-        .chain(io_cost)
-        .chain(bfq)
-        .filter_map(|knob| Some((knob.to_string(), read_raw(&cgroup, knob).ok()?)))
-        .collect();
+        .chain(io_cost.into_iter().map(Knob::IoWeightOn))
+        .chain(bfq.into_iter().map(Knob::IoBfqWeightOn))
+        .filter_map(|knob| Some((knob.to_string(), read_raw(&cgroup, knob).ok()?)));
+    // An operator's limits of disks.
+    let limits = limits.iter();
+    let limits = limits.map(|(device, line)| (format!("io.max {device}"), line.clone()));
     Some(CurrentValues {
-        knobs,
+        knobs: knobs.chain(limits).collect(),
         disks: disks.collect(),
         left,
         left_unknown: false,

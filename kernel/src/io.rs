@@ -176,6 +176,19 @@ pub fn io_cost_devices(text: &[u8]) -> Vec<DevId> {
     parse::lines(text).filter_map(enabled).collect()
 }
 
+/// The devices that `io.max` limits, with their lines (`8:0 rbps=max wbps=1048576 riops=max wiops=max`), in the file's order.
+/// Lines that do not begin with a device are passed over.
+pub(crate) fn io_max(text: &[u8]) -> Vec<(DevId, String)> {
+    let limits = |(_, line): (usize, &[u8])| {
+        let device = DevId::from_bytes(parse::words(line).next()?)?;
+        Some((
+            device,
+            String::from_utf8_lossy(line.trim_ascii()).into_owned(),
+        ))
+    };
+    parse::lines(text).filter_map(limits).collect()
+}
+
 fn weight(word: &[u8]) -> Option<Weight> {
     Weight::try_from(parse::number(word)?).ok()
 }
@@ -195,6 +208,15 @@ mod tests {
             rbytes,
             ..IoStat::default()
         }
+    }
+
+    #[test]
+    fn limits_are_told_by_device() {
+        let (sdb, sda) = ("8:16 rbps=1 wbps=max riops=max wiops=max", "8:0 wiops=3");
+        let text = format!("{sdb}\nrbps=1\n{sda}\n");
+        let expected = [(SDB, sdb.to_owned()), (SDA, sda.to_owned())];
+        assert_eq!(io_max(text.as_bytes()), expected);
+        assert_eq!(io_max(b"\xff\n"), []);
     }
 
     #[test]

@@ -30,8 +30,6 @@ pub enum Knob {
     IoWeightOn(DevId),
     /// One device's line of `io.bfq.weight`.
     IoBfqWeightOn(DevId),
-    /// One device's line of `io.max`.
-    IoMax(DevId),
     /// `vm.dirty_background_ratio`, of the whole machine whatever the cgroup: from this part of the
     /// memory that may be dirty on, in per cent, the kernel writes back. 0 where its operator has
     /// set `vm.dirty_background_bytes` instead. (Documentation/admin-guide/sysctl/vm.rst)
@@ -52,7 +50,6 @@ impl Knob {
             Self::MemoryMax => "memory.max",
             Self::IoWeight | Self::IoWeightOn(_) => "io.weight",
             Self::IoBfqWeight | Self::IoBfqWeightOn(_) => "io.bfq.weight",
-            Self::IoMax(_) => "io.max",
             Self::DirtyBackground => "dirty_background_ratio",
             Self::VfsCachePressure => "vfs_cache_pressure",
         }
@@ -61,9 +58,7 @@ impl Knob {
     /// The device whose line it is, if it is one.
     const fn device(self) -> Option<DevId> {
         match self {
-            Self::IoMax(device) | Self::IoWeightOn(device) | Self::IoBfqWeightOn(device) => {
-                Some(device)
-            }
+            Self::IoWeightOn(device) | Self::IoBfqWeightOn(device) => Some(device),
             _ => None,
         }
     }
@@ -83,7 +78,6 @@ impl Knob {
             Self::MemoryHigh | Self::MemoryMax => "max".to_owned(),
             Self::IoWeight | Self::IoBfqWeight => "default 100".to_owned(),
             Self::IoWeightOn(device) | Self::IoBfqWeightOn(device) => format!("{device} default"),
-            Self::IoMax(device) => unlimited(device),
             Self::DirtyBackground => "10".to_owned(),
             Self::VfsCachePressure => "100".to_owned(),
         }
@@ -122,7 +116,6 @@ impl Knob {
                     None => self.default_value().into_bytes().into(),
                 }
             }
-            Self::IoMax(device) => io_max(text, device)?,
             Self::DirtyBackground => {
                 let expected = "per cent, 0 to 100";
                 let number = parse::only_line(text, expected)?;
@@ -157,25 +150,12 @@ impl std::fmt::Display for Knob {
 }
 
 /// The value of `knob`, in the form that [`write_raw`] takes: `max`, `1048576`,
-/// `default 100`, `8:0 300` (`8:0 default` where the file has no line for the device), `8:0 rbps=max wbps=1048576 riops=max wiops=max` (all `max` when the device is
-/// not limited, where the file has no line for it).
+/// `default 100`, `8:0 300` (`8:0 default` where the file has no line for the device).
 ///
 /// # Errors
 /// As every reader of [`Cgroup`]; a parse error when the file does not have that shape.
 pub fn read_raw(cgroup: &Cgroup, knob: Knob) -> Result<String> {
     cgroup.read(&knob.path(cgroup), |text| knob.value_in(text))
-}
-
-/// The devices on which `io.max` limits a cgroup, in the file's order. Lines that name no device are passed over.
-///
-/// # Errors
-/// As every reader of [`Cgroup`].
-pub fn io_max_devices(cgroup: &Cgroup) -> Result<Vec<DevId>> {
-    let device = |line: &[u8]| first_word(str::from_utf8(line).ok()?).parse().ok();
-    cgroup.read("io.max", |text| {
-        let lines = parse::lines(text);
-        Ok(lines.filter_map(|(_, line)| device(line)).collect())
-    })
 }
 
 /// Writes `value` to `knob` in one `write(2)`; never creates a file. The kernel may round (memory
@@ -213,39 +193,6 @@ fn first_word(text: &str) -> &str {
     text.split_ascii_whitespace().next().unwrap_or_default()
 }
 
-fn io_max(text: &[u8], device: DevId) -> Parsed<Cow<'_, [u8]>> {
-    const EXPECTED: &str = "`MAJOR:MINOR rbps=… wbps=… riops=… wiops=…`";
-    for (number, line) in parse::lines(text) {
-        let line = line.trim_ascii();
-        let wrong = || ParseError::new(number, EXPECTED, line);
-        let line_text = str::from_utf8(line).map_err(|_| wrong())?;
-        if first_word(line_text)
-            .parse::<DevId>()
-            .map_err(|_| wrong())?
-            == device
-        {
-            let limits = parse::words(line).skip(1);
-            let plain = |word| {
-                parse::cut(word, b'=').is_some_and(|(key, value)| {
-                    !key.is_empty()
-                        && key.iter().all(u8::is_ascii_lowercase)
-                        && (value == b"max" || parse::number(value).is_some())
-                })
-            };
-            return if limits.clone().count() > 0 && limits.clone().all(plain) {
-                Ok(line.into())
-            } else {
-                Err(wrong())
-            };
-        }
-    }
-    Ok(unlimited(device).into_bytes().into())
-}
-
-fn unlimited(device: DevId) -> String {
-    format!("{device} rbps=max wbps=max riops=max wiops=max")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,9 +209,6 @@ mod tests {
 
     #[test]
     fn a_value_that_was_read_can_be_written() {
-        let limited =
-            "8:16 rbps=max wbps=1 riops=max wiops=max\n8:0 rbps=2 wbps=max riops=max wiops=3\n";
-        let unlimited = "8:0 rbps=max wbps=max riops=max wiops=max";
         for (knob, text, expected) in [
             (Knob::MemoryLow, "max\n", "max"),
             (Knob::MemoryHigh, "4096\n", "4096"),
@@ -274,17 +218,6 @@ mod tests {
                 Knob::IoBfqWeightOn(SDA),
                 "default 150\n8:16 7\n8:0 300\n",
                 "8:0 300",
-            ),
-            (
-                Knob::IoMax(SDA),
-                limited,
-                "8:0 rbps=2 wbps=max riops=max wiops=3",
-            ),
-            (Knob::IoMax(SDA), "", unlimited),
-            (
-                Knob::IoMax(SDA),
-                "80:0 rbps=1 wbps=1 riops=1 wiops=1\n",
-                unlimited,
             ),
             (Knob::DirtyBackground, "10\n", "10"),
             (Knob::VfsCachePressure, "100\n", "100"),
@@ -305,28 +238,6 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_io_max_are_those_that_it_names() {
-        for (text, expected) in [
-            (&b""[..], ""),
-            (
-                b"8:16 rbps=1 wbps=max riops=max wiops=max\n8:0 wiops=3\n",
-                "8:16 8:0",
-            ),
-            (b"\xff\nrbps=1\n8:0\n", "8:0"),
-        ] {
-            let (_dir, cgroup) = tree("io.max", text);
-            let found: Vec<String> = io_max_devices(&cgroup)
-                .unwrap()
-                .iter()
-                .map(ToString::to_string)
-                .collect();
-            assert_eq!(found.join(" "), expected);
-        }
-        let (_dir, cgroup) = tree("memory.low", b"0");
-        assert!(io_max_devices(&cgroup).unwrap_err().is_missing());
-    }
-
-    #[test]
     fn the_kernels_initial_values_are_defaults() {
         for (knob, text) in [
             (Knob::MemoryLow, "0\n"),
@@ -334,7 +245,6 @@ mod tests {
             (Knob::IoWeight, "default 100\n"),
             (Knob::IoBfqWeight, "100\n"),
             (Knob::IoBfqWeightOn(SDA), "default 200\n8:16 7\n"),
-            (Knob::IoMax(SDA), ""),
             (Knob::DirtyBackground, "10\n"),
             (Knob::VfsCachePressure, "100\n"),
         ] {
@@ -352,12 +262,6 @@ mod tests {
             (Knob::IoWeight, b"8:0 300\n"),
             (Knob::IoBfqWeightOn(SDA), b"8:0 300\n"),
             (Knob::IoBfqWeightOn(SDA), b"default 100\n8:0 default\n"),
-            (Knob::IoMax(SDA), b"\xff\n"),
-            (Knob::IoMax(SDA), b"8:0\n"),
-            (Knob::IoMax(SDA), b"8:0 rbps=-1\n"),
-            (Knob::IoMax(SDA), b"8:0 rbps\n"),
-            (Knob::IoMax(SDA), b"8:0 rb\x0fs=1\n"),
-            (Knob::IoMax(SDA), b"8:0 =1\n"),
             (Knob::DirtyBackground, b"101\n"),
             (Knob::DirtyBackground, b"ten\n"),
             (Knob::DirtyBackground, b""),
@@ -385,12 +289,12 @@ mod tests {
 
     #[test]
     fn a_write_creates_no_file_and_reaches_no_other_device() {
-        let (dir, cgroup) = tree("io.max", b"");
+        let (dir, cgroup) = tree("io.weight", b"");
         let missing = write_raw(&cgroup, Knob::MemoryLow, "1").unwrap_err();
         assert!(missing.is_missing(), "{missing}");
         assert!(!dir.path().join("memory.low").exists());
-        assert!(write_raw(&cgroup, Knob::IoMax(SDA), "8:16 wbps=1").is_err());
-        assert!(write_raw(&cgroup, Knob::IoMax(SDA), "").is_err());
-        assert_eq!(std::fs::read(dir.path().join("io.max")).unwrap(), b"");
+        assert!(write_raw(&cgroup, Knob::IoWeightOn(SDA), "8:16 100").is_err());
+        assert!(write_raw(&cgroup, Knob::IoWeightOn(SDA), "").is_err());
+        assert_eq!(std::fs::read(dir.path().join("io.weight")).unwrap(), b"");
     }
 }

@@ -158,7 +158,6 @@ fn a_reused_path_is_not_the_old_cgroup() {
 #[ignore = "changes the machine: for a throw-away guest"]
 fn knobs_are_restored() {
     let tenant = Tenant::new("knobs");
-    let io_max = Knob::IoMax(device());
     for (knob, value, reads) in [
         (Knob::MemoryMin, "1048577".to_owned(), "1048576".to_owned()),
         (Knob::MemoryLow, "max".to_owned(), "max".to_owned()),
@@ -173,11 +172,6 @@ fn knobs_are_restored() {
             "default 300".to_owned(),
             "default 300".to_owned(),
         ),
-        (
-            io_max,
-            format!("{} wbps=1048576", device()),
-            format!("{} rbps=max wbps=1048576 riops=max wiops=max", device()),
-        ),
     ] {
         let before = read_raw(&tenant.cgroup, knob).unwrap();
         write_raw(&tenant.cgroup, knob, &value).unwrap();
@@ -190,7 +184,7 @@ fn knobs_are_restored() {
         major: 99,
         minor: 7,
     };
-    let error = write_raw(&tenant.cgroup, Knob::IoMax(absent), "99:7 wbps=1").unwrap_err();
+    let error = write_raw(&tenant.cgroup, Knob::IoWeightOn(absent), "99:7 300").unwrap_err();
     assert!(!error.is_gone() && error.errno().is_some(), "{error}");
 }
 

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use justitia_kernel::cgroup::{CgroupFs, StatFdCache};
 use justitia_kernel::io::{DevId, IoStat};
-use justitia_kernel::knob::{Knob, read_raw};
 use justitia_kernel::memory::{Limit, MemoryEvents};
 use justitia_kernel::mount::{cgroup_mounts, preferred};
 use justitia_kernel::proc::{ProcFs, Zone};
@@ -90,10 +89,8 @@ fn io_of_a_tenant() {
         let weight = c.io_weight().unwrap().unwrap();
         assert_eq!((weight.default.get(), weight.on(DISK).get()), (200, 300));
         assert_eq!(c.io_bfq_weight().unwrap().unwrap().default.get(), 500);
-        assert_eq!(
-            read_raw(c, Knob::IoMax(DISK)).unwrap(),
-            "254:0 rbps=max wbps=1048576 riops=100 wiops=max"
-        );
+        let limits = "254:0 rbps=max wbps=1048576 riops=100 wiops=max";
+        assert_eq!(c.io_max().unwrap(), [(DISK, limits.to_owned())]);
     }
 }
 

@@ -59,7 +59,7 @@ impl Agent {
         ))
     }
 
-    /// The knob of this name: its file below the cgroup mount, with the device of `io.max`.
+    /// The knob of this name: its file below the cgroup mount, with the device of a disk's line.
     fn named(&self, name: &str) -> Result<(Cgroup, Knob), String> {
         let cgroups = &self.monitor.cgroups;
         let mount = cgroups.root_cgroup().full_path();
@@ -70,7 +70,7 @@ impl Agent {
         let knob = parsed(file).ok_or_else(|| {
             format!(
                 "expected a knob like system.slice/db.service/memory.low, with memory.low, memory.high, io.weight, \
-                 io.bfq.weight, or io.max and a device (\"io.max 8:0\"), found {}{}",
+                 io.bfq.weight, or io.weight and a device (\"io.weight 8:0\"), found {}{}",
                 escape::plain(name),
                 self.suggestions(path)
             )
@@ -145,7 +145,6 @@ fn parsed(name: &str) -> Option<Knob> {
             let (file, device) = name.split_once(' ')?;
             let device = device.parse().ok()?;
             match file {
-                "io.max" => Some(Knob::IoMax(device)),
                 "io.weight" => Some(Knob::IoWeightOn(device)),
                 "io.bfq.weight" => Some(Knob::IoBfqWeightOn(device)),
                 _ => None,
@@ -227,7 +226,7 @@ mod tests {
             ),
             ("a.slice/memory.max", "expected a knob like "),
             ("a.slice", "expected a knob like "),
-            ("a.slice/io.max", "io.max and a device"),
+            ("a.slice/io.max", "io.weight and a device"),
             ("\u{1b}[31m/memory.low", "found \\u{1b}[31m"),
         ] {
             let answer = agent.release(name);

@@ -254,7 +254,7 @@ pub fn preview_reset(
     })
 }
 
-/// The knobs that throttle (`io.max`, `memory.high`), corrected weights and those of the machine, of an agent that still holds the
+/// The knobs that throttle (`memory.high`), corrected weights and those of the machine, of an agent that still holds the
 /// journal but cannot act. The journal is not changed: the agent, or the next start, still reads it.
 #[derive(Debug)]
 pub struct LeftLimits(Vec<JournalEntry>);
@@ -269,8 +269,7 @@ impl LeftLimits {
         entries.retain(|e| {
             matches!(
                 e.knob,
-                Knob::IoMax(_)
-                    | Knob::IoWeightOn(_)
+                Knob::IoWeightOn(_)
                     | Knob::IoBfqWeightOn(_)
                     | Knob::MemoryHigh
                     | Knob::DirtyBackground

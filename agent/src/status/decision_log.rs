@@ -198,10 +198,10 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_comes_and_goes_within_seconds_is_one_entry() {
+    fn a_knob_that_comes_and_goes_within_seconds_is_one_entry() {
         let mut log = DecisionLog::new(Instant::now(), false);
-        let knob = || "io.max 8:0".to_owned();
-        let (from, to) = (None, "8:0 wbps=7".to_owned());
+        let knob = || "io.weight 8:0".to_owned();
+        let (from, to) = (None, "8:0 340".to_owned());
         let set = Action::Set {
             knob: knob(),
             from,
@@ -209,13 +209,16 @@ mod tests {
         };
         record(&mut log, 1, set.clone(), 0);
         record(&mut log, 1, Action::Restore { knob: knob() }, 1000);
-        assert_eq!(log.decisions()[0].what(), "restore io.max 8:0 in 2 steps");
+        assert_eq!(
+            log.decisions()[0].what(),
+            "restore io.weight 8:0 in 2 steps"
+        );
         record(&mut log, 1, set, 2000);
         let decisions = log.decisions();
         assert_eq!(decisions.len(), 1);
         assert_eq!(
             decisions[0].what(),
-            "set io.max 8:0 to 8:0 wbps=7 in 3 steps"
+            "set io.weight 8:0 to 8:0 340 in 3 steps"
         );
     }
 

@@ -1,4 +1,4 @@
-//! Limits of disks do not outlast the agent that set them.
+//! Limits do not outlast the agent that set them.
 
 use super::*;
 
@@ -8,11 +8,11 @@ fn a_watchdog_that_cannot_reset_still_restores_limits() {
     let tree = Tree::new(&["a"]);
     let cgroup = unlimited(&tree, "a");
     let (mut store, _) = tree.open();
-    store.set(&cgroup, DISK, TIGHT).unwrap();
+    store.set(&cgroup, LIMIT, TIGHT).unwrap();
     let journal = std::fs::read(tree.state().join("ledger")).unwrap();
     drop(store);
     std::fs::write(tree.state().join("ledger"), journal).unwrap();
-    std::fs::write(tree.path("a").join("io.max"), TIGHT).unwrap();
+    std::fs::write(limit_file(&tree, "a"), TIGHT).unwrap();
     std::fs::remove_file(tree.state().join("lock")).unwrap();
     std::fs::create_dir(tree.state().join("lock")).unwrap();
     let (state, lock) = (tree.state(), tree.state().join("lock"));
@@ -20,7 +20,7 @@ fn a_watchdog_that_cannot_reset_still_restores_limits() {
     drop(agents);
     let mut reported = Vec::new();
     let timeout = std::time::Duration::from_secs(60);
-    let max = || io_max(&tree, "a");
+    let max = || limit(&tree, "a");
     watch(
         &tree.fs,
         &state,
@@ -38,23 +38,25 @@ fn a_watchdog_that_cannot_reset_still_restores_limits() {
     assert!(!tree.state().join("ledger").exists());
 }
 
-const DISK: Knob = Knob::IoMax(justitia_kernel::io::DevId { major: 8, minor: 0 });
+const LIMIT: Knob = Knob::MemoryHigh;
 
-const FREE: &str = "8:0 rbps=max wbps=max riops=max wiops=max";
+const FREE: &str = "max";
 
-const TIGHT: &str = "8:0 rbps=max wbps=100 riops=max wiops=max";
+/// As long as what it replaces.
+const TIGHT: &str = "777";
 
-/// A cgroup with the knobs of device bandwidth, nothing set.
+/// A cgroup without a limit.
 fn unlimited(tree: &Tree, name: &str) -> Cgroup {
-    for (file, text) in [("io.max", ""), ("memory.high", "max\n")] {
-        std::fs::write(tree.path(name).join(file), text).unwrap();
-    }
+    std::fs::write(limit_file(tree, name), FREE).unwrap();
     tree.cgroup(name)
 }
 
-fn io_max(tree: &Tree, name: &str) -> String {
-    let text = std::fs::read_to_string(tree.path(name).join("io.max")).unwrap();
-    text.trim().to_owned()
+fn limit_file(tree: &Tree, name: &str) -> PathBuf {
+    tree.path(name).join("memory.high")
+}
+
+fn limit(tree: &Tree, name: &str) -> String {
+    std::fs::read_to_string(limit_file(tree, name)).unwrap()
 }
 
 #[test]
@@ -62,70 +64,56 @@ fn one_knob_can_be_restored_alone() {
     let tree = Tree::new(&["a"]);
     let cgroup = unlimited(&tree, "a");
     let (mut store, _) = tree.open();
-    assert_eq!(store.restore(cgroup.id(), DISK), None, "not owned");
-    store.set(&cgroup, DISK, TIGHT).unwrap();
+    assert_eq!(store.restore(cgroup.id(), LIMIT), None, "not owned");
+    store.set(&cgroup, LIMIT, TIGHT).unwrap();
     store.set(&cgroup, KNOB, "5000").unwrap();
-    assert_eq!(io_max(&tree, "a"), TIGHT);
+    assert_eq!(limit(&tree, "a"), TIGHT);
     assert_eq!(
-        store.restore(cgroup.id(), DISK),
+        store.restore(cgroup.id(), LIMIT),
         Some(RestoreOutcome::Restored)
     );
-    assert_eq!(io_max(&tree, "a"), FREE);
+    assert_eq!(limit(&tree, "a"), FREE);
     assert_eq!((store.len(), tree.low("a")), (1, "5000".into()));
 
-    store.set(&cgroup, DISK, TIGHT).unwrap();
-    let theirs = "8:0 rbps=max wbps=777 riops=max wiops=max";
-    std::fs::write(tree.path("a").join("io.max"), theirs).unwrap();
+    store.set(&cgroup, LIMIT, TIGHT).unwrap();
+    let theirs = "999";
+    std::fs::write(limit_file(&tree, "a"), theirs).unwrap();
     let found = theirs.to_owned();
     assert_eq!(
-        store.restore(cgroup.id(), DISK),
+        store.restore(cgroup.id(), LIMIT),
         Some(RestoreOutcome::External { found })
     );
-    assert_eq!(io_max(&tree, "a"), theirs);
-    assert!(!store.may_write(cgroup.id(), DISK), "external from now on");
+    assert_eq!(limit(&tree, "a"), theirs);
+    assert!(!store.may_write(cgroup.id(), LIMIT), "external from now on");
 }
 
 #[test]
-fn no_disk_limit_survives_a_kill() {
+fn no_limit_survives_a_kill() {
     let tree = Tree::new(&["a"]);
     let cgroup = unlimited(&tree, "a");
     let (mut store, _) = tree.open();
-    store.set(&cgroup, DISK, TIGHT).unwrap();
-    store.set(&cgroup, Knob::MemoryHigh, "4096").unwrap();
+    store.set(&cgroup, LIMIT, TIGHT).unwrap();
     let journal = std::fs::read(tree.state().join("ledger")).unwrap();
     drop(store);
     // As a killed agent leaves it.
     std::fs::write(tree.state().join("ledger"), journal).unwrap();
-    std::fs::write(tree.path("a").join("io.max"), TIGHT).unwrap();
-    std::fs::write(tree.path("a").join("memory.high"), "4096").unwrap();
+    std::fs::write(limit_file(&tree, "a"), TIGHT).unwrap();
     let (_store, returned) = tree.open();
-    assert!(
-        returned
-            .iter()
-            .all(|r| r.outcome == RestoreOutcome::Restored)
-            && returned.len() == 2
-    );
-    assert_eq!(io_max(&tree, "a"), FREE);
-    let high = std::fs::read_to_string(tree.path("a").join("memory.high")).unwrap();
-    assert!(high.starts_with("max"), "{high}");
+    assert_eq!(outcomes(returned), [restored("a")]);
+    assert_eq!(limit(&tree, "a"), FREE);
 }
 
-/// A knob store that has set `io.max`, `memory.high` and `memory.low` of one cgroup.
+/// A knob store that has set `memory.high` and `memory.low` of one cgroup.
 fn limited(tree: &Tree, cgroup: &Cgroup) -> KnobStore {
     let (mut store, _) = tree.open();
-    store.set(cgroup, DISK, TIGHT).unwrap();
-    store.set(cgroup, Knob::MemoryHigh, "777").unwrap();
+    store.set(cgroup, LIMIT, TIGHT).unwrap();
     store.set(cgroup, KNOB, "5000").unwrap();
     store
 }
 
 /// Sets the knobs to the values of [`limited`], as when its agent was killed.
 fn left_by_a_kill(tree: &Tree) {
-    for (file, text) in [
-        ("io.max", TIGHT),
-        ("memory.high", "777"),
-        ("memory.low", "5000"),
-    ] {
+    for (file, text) in [("memory.high", TIGHT), ("memory.low", "5000")] {
         std::fs::write(tree.path("a").join(file), text).unwrap();
     }
 }
@@ -148,8 +136,8 @@ fn limits_of_an_agent_without_heartbeat_are_restored_and_set_again_when_it_resum
         .unwrap();
     });
     let soon = std::time::Duration::from_secs(10);
-    assert_eq!(reports.recv_timeout(soon).unwrap().len(), 2);
-    assert_eq!(io_max(&tree, "a"), FREE);
+    assert_eq!(reports.recv_timeout(soon).unwrap().len(), 1);
+    assert_eq!(limit(&tree, "a"), FREE);
     assert_eq!(tree.low("a"), "5000", "memory.low throttles no tenant");
     // It is interrupted after each timeout: the first signal may have come outside of a write.
     for _ in 0..3 {
@@ -159,17 +147,17 @@ fn limits_of_an_agent_without_heartbeat_are_restored_and_set_again_when_it_resum
     // It resumes, and restores the limits that it believes to be set.
     std::io::Write::write_all(&mut agents, b".").unwrap();
     assert_eq!(
-        store.restore(cgroup.id(), DISK),
+        store.restore(cgroup.id(), LIMIT),
         Some(RestoreOutcome::Restored)
     );
-    assert!(store.may_write(cgroup.id(), DISK));
-    store.set(&cgroup, DISK, TIGHT).unwrap();
+    assert!(store.may_write(cgroup.id(), LIMIT));
+    store.set(&cgroup, LIMIT, TIGHT).unwrap();
     assert_eq!(
         reports.recv_timeout(soon).unwrap().len(),
-        2,
+        1,
         "no heartbeat again"
     );
-    assert_eq!(io_max(&tree, "a"), FREE);
+    assert_eq!(limit(&tree, "a"), FREE);
     // It ends in order, and says so: the watchdog ends, though the lock is still held.
     std::io::Write::write_all(&mut agents, b"!").unwrap();
     watching.join().unwrap();
@@ -201,12 +189,12 @@ fn a_watchdog_restores_limits_as_soon_as_it_can() {
     let soon = std::time::Duration::from_secs(10);
     let error = reports.recv_timeout(soon).unwrap().unwrap_err();
     assert!(error.contains("found a pipe"), "{error}");
-    assert_eq!(io_max(&tree, "a"), TIGHT);
+    assert_eq!(limit(&tree, "a"), TIGHT);
     std::fs::rename(&aside, &journal).unwrap();
     while let Err(error) = &reports.recv_timeout(soon).unwrap() {
         assert!(error.contains("found a pipe"), "{error}");
     }
-    assert_eq!(io_max(&tree, "a"), FREE);
+    assert_eq!(limit(&tree, "a"), FREE);
     std::io::Write::write_all(&mut &agents, b"!").unwrap();
     watching.join().unwrap();
     drop((agents, store));
@@ -244,8 +232,8 @@ fn the_watchdog_of_a_killed_agent_resets() {
     })
     .unwrap();
     // Limits are restored before that, the other knobs after it.
-    assert_eq!(reported, [(2, false), (3, true)]);
-    assert_eq!(io_max(&tree, "a"), FREE);
+    assert_eq!(reported, [(1, false), (2, true)]);
+    assert_eq!(limit(&tree, "a"), FREE);
     assert!(!tree.state().join("ledger").exists());
 }
 
@@ -255,17 +243,17 @@ fn the_watchdog_of_a_killed_agent_does_not_fight_the_next_one() {
     let tree = Tree::new(&["a", "b"]);
     let (a, b) = (unlimited(&tree, "a"), unlimited(&tree, "b"));
     let (mut killed, _) = tree.open();
-    killed.set(&a, DISK, TIGHT).unwrap();
-    killed.set(&b, DISK, TIGHT).unwrap();
+    killed.set(&a, LIMIT, TIGHT).unwrap();
+    killed.set(&b, LIMIT, TIGHT).unwrap();
     let journal = std::fs::read(tree.state().join("ledger")).unwrap();
     drop(killed);
     std::fs::write(tree.state().join("ledger"), journal).unwrap();
-    let max = |name: &str| tree.path(name).join("io.max");
+    let max = |name: &str| limit_file(&tree, name);
     std::fs::write(max("a"), TIGHT).unwrap();
     std::fs::write(max("b"), "not limits").unwrap();
     // The next agent starts before the watchdog sees that the lock is free.
     let (mut next, _) = tree.open();
-    next.set(&a, DISK, TIGHT).unwrap();
+    next.set(&a, LIMIT, TIGHT).unwrap();
     let (pipe, agents) = std::os::unix::net::UnixStream::pair().unwrap();
     drop(agents);
     let (reported, reports) = std::sync::mpsc::channel();
@@ -277,9 +265,9 @@ fn the_watchdog_of_a_killed_agent_does_not_fight_the_next_one() {
     });
     let soon = std::time::Duration::from_secs(20);
     assert_eq!(reports.recv_timeout(soon).unwrap().len(), 2, "a and b");
-    assert_eq!(io_max(&tree, "a"), FREE, "it is not known who has set it");
+    assert_eq!(limit(&tree, "a"), FREE, "it is not known who has set it");
     // The next agent sets it again.
-    next.set(&a, DISK, TIGHT).unwrap();
+    next.set(&a, LIMIT, TIGHT).unwrap();
     // What was left can be restored from now on.
     let limits = tree.path("b").join("new");
     std::fs::write(&limits, TIGHT).unwrap();
@@ -287,7 +275,7 @@ fn the_watchdog_of_a_killed_agent_does_not_fight_the_next_one() {
     let back = outcomes(reports.recv_timeout(soon).unwrap());
     assert_eq!(back, [restored("b")]);
     assert_eq!(
-        (io_max(&tree, "a"), io_max(&tree, "b")),
+        (limit(&tree, "a"), limit(&tree, "b")),
         (TIGHT.to_owned(), FREE.to_owned())
     );
     drop(next);

@@ -57,7 +57,7 @@ pub(super) fn corruption(corruption: &Corruption, dry_run: bool) -> String {
     format!(
         "the knob journal {is} corrupt: {} {lines} of it could not be read, and {moved} {}. Knobs that only those lines \
          named may still have the agent's values: check memory.low (0 unless somebody has set it), memory.high (max) and \
-         io.max (empty) of your cgroups, vm.dirty_background_ratio (10) and vm.vfs_cache_pressure (100)",
+         the lines of disks in io.weight and io.bfq.weight (none) of your cgroups, vm.dirty_background_ratio (10) and vm.vfs_cache_pressure (100)",
         corruption.lines,
         encode(corruption.moved_to.as_os_str()),
     )
@@ -185,7 +185,7 @@ mod tests {
             "now /run/x/ledger.corrupt.",
             "memory.low",
             "memory.high",
-            "io.max",
+            "io.bfq.weight",
             "vm.dirty_background_ratio",
             "vm.vfs_cache_pressure",
         ] {

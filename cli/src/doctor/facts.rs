@@ -97,7 +97,7 @@ const fn after_a_kill(systemd: bool) -> &'static str {
          (ExecStopPost). After the kill of one that was started by hand: run `justitia reset`"
     } else {
         "systemd: not running. When the agent is killed, its watchdog restores all knobs if [io] has set any \
-         limit. Otherwise memory.low stays set, and so do all knobs if the watchdog was killed too, until the next start \
+         memory.high. Otherwise memory.low stays set, and so do all knobs if the watchdog was killed too, until the next start \
          or `justitia reset`"
     }
 }

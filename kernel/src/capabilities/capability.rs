@@ -55,9 +55,6 @@ pub enum CapabilityId {
     Numa,
     /// The kernel describes its types (BTF), which eBPF programs need.
     Btf,
-    /// A cgroup that `io.max` limits causes no priority inversion: it does not delay the metadata of other cgroups on the
-    /// same file system.
-    IoMaxWithoutInversion,
     /// The system call `cachestat` exists.
     Cachestat,
     /// A file system is mounted whose files' pages can be recharged to another cgroup.
@@ -66,7 +63,7 @@ pub enum CapabilityId {
 
 impl CapabilityId {
     /// Every capability, in the order of [`Capabilities::all`](super::Capabilities::all).
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 24] = [
         Self::RootPrivileges,
         Self::KernelRelease,
         Self::PageSize,
@@ -89,7 +86,6 @@ impl CapabilityId {
         Self::IoCost,
         Self::Numa,
         Self::Btf,
-        Self::IoMaxWithoutInversion,
         Self::Cachestat,
         Self::RechargeableFiles,
     ];
@@ -120,7 +116,6 @@ impl CapabilityId {
             Self::IoCost => "io.cost enabled on a disk",
             Self::Numa => "CONFIG_NUMA",
             Self::Btf => "kernel type information (BTF)",
-            Self::IoMaxWithoutInversion => "io.max without priority inversion",
             Self::Cachestat => "cachestat(2)",
             Self::RechargeableFiles => "ext4 or XFS mounted",
         }

@@ -63,9 +63,6 @@ impl Capabilities {
 
 /// The release that brought `swappiness=`. To ask the kernel itself takes a write, and detection only reads.
 const RECLAIM_SWAPPINESS: KernelVersion = KernelVersion::new(6, 9);
-/// The oldest release on which `io.max` causes no priority inversion: a limited writer does not delay other cgroups'
-/// metadata on a shared file system.
-pub const IO_MAX_WITHOUT_INVERSION: KernelVersion = KernelVersion::new(6, 12);
 /// The release that brought `cachestat`.
 const CACHESTAT: KernelVersion = KernelVersion::new(6, 5);
 
@@ -118,12 +115,6 @@ fn detect(id: CapabilityId, paths: &Paths, release: &Result<String>, found: Foun
         Id::Btf => readable(
             &paths.sys.join("kernel/btf/vmlinux"),
             "the kernel is built without CONFIG_DEBUG_INFO_BTF, so no probes can be attached",
-        ),
-        Id::IoMaxWithoutInversion => since(
-            release,
-            IO_MAX_WITHOUT_INVERSION,
-            ": before, metadata of others waits behind a limited writer's data on a shared file system; take a newer \
-             kernel",
         ),
         Id::Cachestat => since(
             release,

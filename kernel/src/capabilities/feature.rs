@@ -16,7 +16,7 @@ pub enum Feature {
     ProactiveReclaim,
     /// The tenants' weights are read from `io.weight` and `io.bfq.weight`.
     Weights,
-    /// Contended disks are divided by `io.max` and `memory.high`.
+    /// Contended disks are divided by corrected weights, and `memory.high`.
     DeviceBandwidth,
     /// Pages of shared files are recharged to their heaviest user.
     Recharge,
@@ -104,10 +104,7 @@ impl Feature {
             Self::CacheProtection => WRITABLE.to_vec(),
             Self::ProactiveReclaim => [WRITABLE, &[Id::MemoryReclaim]].concat(),
             Self::Weights => vec![Id::Cgroup2, Id::IoController, Id::IoEnabled],
-            Self::DeviceBandwidth => {
-                let disks = [Id::IoMaxWithoutInversion, Id::IoController, Id::IoEnabled];
-                [WRITABLE, &disks].concat()
-            }
+            Self::DeviceBandwidth => [WRITABLE, &[Id::IoController, Id::IoEnabled]].concat(),
             Self::Recharge => {
                 let files = [Id::Cachestat, Id::RechargeableFiles, Id::Btf];
                 [WRITABLE, &files].concat()
@@ -197,13 +194,7 @@ impl Capabilities {
                 .filter(|_| self.state(Id::Swap) != State::No);
                 numa.chain(unmanaged).chain(swappiness).collect()
             }
-            Feature::DeviceBandwidth => cause(
-                Id::IoCost,
-                &[State::Yes],
-                "its operator's choice works alone there: these disks get no limits",
-            )
-            .collect(),
-            Feature::Weights | Feature::Recharge => Vec::new(),
+            Feature::Weights | Feature::DeviceBandwidth | Feature::Recharge => Vec::new(),
         }
     }
 

@@ -9,5 +9,5 @@ mod feature;
 mod tests;
 
 pub use capability::{Capability, CapabilityId, Paths, State};
-pub use detect::{Capabilities, IO_MAX_WITHOUT_INVERSION};
+pub use detect::Capabilities;
 pub use feature::{Cause, Feature, FeatureSupport, SupportLevel};

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::dir::Cgroup;
 use crate::error::{Operation, Result};
-use crate::io::{DevId, IoStat, IoWeight};
+use crate::io::{DevId, IoStat, IoWeight, io_max};
 use crate::memory::{Limit, MemoryEvents, MemoryStat};
 use crate::parse::{self, ParseError, Parsed, only_number};
 use crate::psi::{Psi, PsiResource};
@@ -132,6 +132,15 @@ impl Cgroup {
         self.read("cpu.stat", |text| {
             keyed_number(text, b"usage_usec", "a line `usage_usec MICROSECONDS`")
         })
+    }
+
+    /// The devices that `io.max` limits, with their lines (`8:0 rbps=max wbps=1048576 riops=max wiops=max`), in the file's
+    /// order. Not at the root.
+    ///
+    /// # Errors
+    /// Gone, or missing without the I/O controller and at the root.
+    pub fn io_max(&self) -> Result<Vec<(DevId, String)>> {
+        self.read("io.max", |text| Ok(io_max(text)))
     }
 
     /// `io.stat`, by device, in the file's order; devices that the cgroup has not used are left

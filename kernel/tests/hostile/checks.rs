@@ -3,7 +3,7 @@
 
 use justitia_kernel::ParseError;
 use justitia_kernel::cgroup::{CgroupEvents, Controllers};
-use justitia_kernel::io::{DevId, IoStat, IoWeight};
+use justitia_kernel::io::{IoStat, IoWeight};
 use justitia_kernel::knob::Knob;
 use justitia_kernel::memory::{Limit, MemoryEvents, MemoryStat};
 use justitia_kernel::mount::cgroup_mounts;
@@ -106,11 +106,7 @@ fn io_weight(text: &[u8]) {
 }
 
 fn knob(text: &[u8]) {
-    let device = DevId {
-        major: 254,
-        minor: 0,
-    };
-    for knob in [Knob::MemoryLow, Knob::IoWeight, Knob::IoMax(device)] {
+    for knob in [Knob::MemoryLow, Knob::IoWeight] {
         if let Some(value) = newline(text, |text| knob.value_in(text)) {
             // What is put back reads the same.
             assert_eq!(knob.value_in(value.as_bytes()), Ok(value.clone()));

@@ -73,12 +73,6 @@ const CASES: &[(Feature, SupportLevel, CapabilityId, Break)] = &[
     (
         Feature::DeviceBandwidth,
         SupportLevel::Unavailable,
-        CapabilityId::IoMaxWithoutInversion,
-        |m| m.write("proc/sys/kernel/osrelease", "6.1.0\n"),
-    ),
-    (
-        Feature::DeviceBandwidth,
-        SupportLevel::Unavailable,
         CapabilityId::IoEnabled,
         |m| m.write("cgroup/cgroup.subtree_control", "memory\n"),
     ),

@@ -23,13 +23,6 @@ fn everything_works() {
     }
     assert_eq!(found.all().len(), CapabilityId::ALL.len());
     for support in found.features() {
-        if support.feature == Feature::DeviceBandwidth {
-            // One of the disks is io.cost's.
-            assert_eq!(support.level, SupportLevel::Limited, "{support:?}");
-            assert_eq!(support.causes[0].capability.reason, "8:0");
-            assert_eq!(support.switch.as_deref(), Some("[io] enabled = true"));
-            continue;
-        }
         assert_eq!(support.level, SupportLevel::Full, "{support:?}");
         assert_eq!(support.causes, []);
     }
@@ -100,11 +93,6 @@ const MISSING: &[(CapabilityId, &str, Break)] = &[
         m.remove("sys/devices")
     }),
     (CapabilityId::Btf, "BTF", |m| m.remove("sys/kernel/btf")),
-    (
-        CapabilityId::IoMaxWithoutInversion,
-        "metadata of others",
-        |m| m.write("proc/sys/kernel/osrelease", "6.11.9\n"),
-    ),
     (CapabilityId::Cachestat, "6.5 brought it", |m| {
         m.write("proc/sys/kernel/osrelease", "6.4.1\n")
     }),
