@@ -1,5 +1,5 @@
 //! Disks that come and go beneath an agent with device bandwidth: a disk that comes is divided, one that goes takes with it
-//! what was said of its number.
+//! what was said of its number. BFQ schedules them, by its default weights.
 
 use super::agent_guest::{in_guest, small};
 use justitia_lab::vm::{DiskSpec, Throttle, VmSpec};
@@ -39,19 +39,19 @@ const DISKS: &str = "
         bind $1
         [ \"$(cat /sys/block/vdb/dev)\" = \"$(cat /run/number)\" ] || { pull $1; return 1; }
     }
-    plug() { within 30 plug_once $1; }
+    plug() { within 30 plug_once $1 && echo bfq >/sys/block/vdb/queue/scheduler; }
     reader() {
         sh -c 'echo $$ >\"$0/cgroup.procs\" && while :; do dd if=/dev/vdb of=/dev/null bs=256k iflag=direct 2>/dev/null || usleep 100000; done' $C/$1 >/dev/null 2>&1 &
         echo $! >>/run/loads
     }
-    limited() { grep -q \"^$(cat /run/number) .*rbps=[0-9]\" $C/$1/io.max; }
-    both() { limited light && limited heavy; }
+    corrected() { grep -q \"^$(cat /run/number) \" $C/$1/io.bfq.weight; }
+    both() { corrected light && corrected heavy; }
     back() { knobs | grep -v memory.low | cmp -s /run/before -; }
 ";
 
 #[test]
 #[ignore = "minutes: make test-vm"]
-fn an_added_disk_is_divided_and_a_removed_one_leaves_no_limits() {
+fn an_added_disk_is_divided_and_a_removed_one_leaves_nothing() {
     in_guest(three_disks, |guest| {
         guest.ok(&format!("{DISKS} {TENANTS} pull first && pull second"));
         guest.ok("start");
@@ -60,7 +60,7 @@ fn an_added_disk_is_divided_and_a_removed_one_leaves_no_limits() {
             "{DISKS} plug first || exit 1
             reader light; reader heavy; within 60 both"
         ));
-        // It goes, under limits: the kernel has dropped them, and no other writer is reported.
+        // It goes, with corrected weights: the kernel has dropped them, and no other writer is reported.
         guest.ok(&format!("{DISKS} pull first"));
         let knobs = |status: &Value| -> String {
             let tenants = status["tenants"].as_array().into_iter().flatten();
@@ -69,13 +69,13 @@ fn an_added_disk_is_divided_and_a_removed_one_leaves_no_limits() {
         let status = (0..20)
             .find_map(|_| {
                 let status = guest.status();
-                let forgotten = !knobs(&status).contains("io.max");
+                let forgotten = !knobs(&status).contains("io.bfq.weight");
                 forgotten.then_some(status).or_else(|| {
                     guest.ok("sleep 1");
                     None
                 })
             })
-            .expect("limits that are forgotten");
+            .expect("weights that are forgotten");
         assert_eq!(
             status["external"].as_array().map(Vec::len),
             Some(0),

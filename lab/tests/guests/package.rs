@@ -157,6 +157,7 @@ fn a_hung_agent_limits_nobody_and_is_replaced(debian: &Debian) {
     debian.ok(&format!(
         "mkdir -p {UNIT} && printf '[Service]\\nRestartSec=20\\n' >{UNIT}/slow.conf && /root/deb systemctl daemon-reload"
     ));
+    debian.ok(BFQ);
     debian.configured("[io]\nenabled = true");
     for (name, weight) in [("batch", 100), ("db", 800)] {
         debian.ok(&format!("/root/deb systemd-run --unit={name} -p IOWeight={weight} \

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::package::debian::{Debian, LIMITS};
+use super::package::debian::{BFQ, Debian, LIMITS};
 
 /// The knob, as the agent names it, and its file.
 const KNOB: &str = "system.slice/tenant.service/memory.low";
@@ -139,7 +139,7 @@ fn configurations_are_read_again(debian: &Debian) {
     ));
     debian.ok(&format!("sleep 2; [ $(cat {LOW}) = 0 ]"));
     configure("[io]\nenabled = true");
-    debian.ok(reload);
+    debian.ok(&format!("{BFQ} && {reload}"));
     is_protected(debian, 60);
     for (name, weight) in [("batch", 100), ("db", 800)] {
         debian.ok(&format!("/root/deb systemd-run --unit={name} -p IOWeight={weight} \

@@ -124,10 +124,8 @@ flood() {
 # Limits of ours that stand. `own` has its operator's.
 limits() {
 	for cgroup in $C/light $C/middle $C/heavy $C/box-*; do
-		line= high=max
-		read -r line <$cgroup/io.max
+		high=max
 		read -r high <$cgroup/memory.high
-		[ -z "$line" ] || echo "$cgroup io.max $line"
 		[ "$high" = max ] || echo "$cgroup memory.high $high"
 	done 2>/dev/null
 }
@@ -165,6 +163,7 @@ watch_cost() {
 }
 
 soak() {
+	echo bfq >/sys/block/vda/queue/scheduler
 	mkdir -p /run/justitia /etc/justitia && mount -t tmpfs -o size=2M,mode=700 justitia /run/justitia || return
 	printf '[io]\nenabled = true\n' >/etc/justitia/justitia.toml
 	for one in light middle heavy own; do live $one; done

@@ -91,10 +91,13 @@ pub(crate) const FILES: &str = "/root/deb find / -xdev -path /proc -prune -o -pa
 pub(crate) const KNOBS: &str = "cd /sys/fs/cgroup && {
         find . -name memory.low -exec grep -Hvx 0 {} +
         find . -name memory.high -exec grep -Hvx max {} +
-        find . -name io.max -exec grep -H . {} +
+        find . \\( -name io.weight -o -name io.bfq.weight \\) -exec grep -H '^[0-9]*:' {} +
     }; true";
+/// The limits among those.
 pub(crate) const LIMITS: &str =
-    "cd /sys/fs/cgroup && find . -name io.max -exec grep -H . {} + | grep .";
+    "cd /sys/fs/cgroup && find . -name memory.high -exec grep -Hvx max {} + | grep .";
+/// Has BFQ divide the disk at `/data`.
+pub(crate) const BFQ: &str = "echo bfq >/sys/block/vda/queue/scheduler";
 
 pub(crate) struct Debian {
     vm: Vm,
