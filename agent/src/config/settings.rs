@@ -98,8 +98,8 @@ pub struct Metrics {
 #[serde(default, deny_unknown_fields, expecting = "a table [io]")]
 pub struct Io {
     /// Whether the bandwidth of contended disks is divided by weight: where BFQ schedules the disk or io.cost is enabled on it,
-    /// by correcting weights (a line of the disk in `io.bfq.weight` or `io.weight`), elsewhere with `io.max`; and, where buffered
-    /// writers compete, with `memory.high` and `vm.dirty_background_ratio`.
+    /// by correcting weights (a line of the disk in `io.bfq.weight` or `io.weight`); and, where buffered writers compete, with
+    /// `memory.high` and `vm.dirty_background_ratio`.
     #[serde(deserialize_with = "value::boolean")]
     pub enabled: bool,
 }

@@ -121,6 +121,21 @@ fn given_back(dir: &Path, silent: Duration) -> (Credits, KnobStore, Cgroup) {
 }
 
 #[test]
+fn a_limit_of_the_operator_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut credits, mut store, cgroup) = given_back(dir.path(), Duration::ZERO);
+    credits.let_go(&mut store, LetGo::SwitchedOff);
+    let high = dir.path().join("cgroup/a/memory.high");
+    let mut ours = |value: &str| {
+        std::fs::write(&high, value).unwrap();
+        ours_to_write(&mut store, &cgroup, Knob::MemoryHigh, "max")
+    };
+    assert!(ours("max\n"));
+    assert!(!ours("8192\n"));
+    assert!(!ours("max\n"), "theirs from then on");
+}
+
+#[test]
 fn what_the_watchdog_gave_back_within_a_tick_is_not_external() {
     let dir = tempfile::tempdir().unwrap();
     let (mut credits, mut store, cgroup) = given_back(dir.path(), LEASE_EXPIRY);
