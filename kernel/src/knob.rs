@@ -30,6 +30,10 @@ pub enum Knob {
     IoWeightOn(DevId),
     /// One device's line of `io.bfq.weight`.
     IoBfqWeightOn(DevId),
+    /// One device's line of the root's `io.cost.qos`: whether io.cost divides it, and how fast.
+    IoCostQos(DevId),
+    /// One device's line of the root's `io.cost.model`: what requests cost.
+    IoCostModel(DevId),
     /// `vm.dirty_background_ratio`, of the whole machine whatever the cgroup: from this part of the
     /// memory that may be dirty on, in per cent, the kernel writes back. 0 where its operator has
     /// set `vm.dirty_background_bytes` instead. (Documentation/admin-guide/sysctl/vm.rst)
@@ -50,6 +54,8 @@ impl Knob {
             Self::MemoryMax => "memory.max",
             Self::IoWeight | Self::IoWeightOn(_) => "io.weight",
             Self::IoBfqWeight | Self::IoBfqWeightOn(_) => "io.bfq.weight",
+            Self::IoCostQos(_) => "io.cost.qos",
+            Self::IoCostModel(_) => "io.cost.model",
             Self::DirtyBackground => "dirty_background_ratio",
             Self::VfsCachePressure => "vfs_cache_pressure",
         }
@@ -58,7 +64,10 @@ impl Knob {
     /// The device whose line it is, if it is one.
     const fn device(self) -> Option<DevId> {
         match self {
-            Self::IoWeightOn(device) | Self::IoBfqWeightOn(device) => Some(device),
+            Self::IoWeightOn(device)
+            | Self::IoBfqWeightOn(device)
+            | Self::IoCostQos(device)
+            | Self::IoCostModel(device) => Some(device),
             _ => None,
         }
     }
@@ -78,6 +87,8 @@ impl Knob {
             Self::MemoryHigh | Self::MemoryMax => "max".to_owned(),
             Self::IoWeight | Self::IoBfqWeight => "default 100".to_owned(),
             Self::IoWeightOn(device) | Self::IoBfqWeightOn(device) => format!("{device} default"),
+            Self::IoCostQos(device) => format!("{device} enable=0 ctrl=auto"),
+            Self::IoCostModel(device) => format!("{device} ctrl=auto"),
             Self::DirtyBackground => "10".to_owned(),
             Self::VfsCachePressure => "100".to_owned(),
         }
@@ -115,6 +126,12 @@ impl Knob {
                     Some((_, weight)) => format!("{device} {weight}").into_bytes().into(),
                     None => self.default_value().into_bytes().into(),
                 }
+            }
+            Self::IoCostQos(device) | Self::IoCostModel(device) => {
+                let line = io_cost(text, device)?;
+                line.unwrap_or_else(|| self.default_value())
+                    .into_bytes()
+                    .into()
             }
             Self::DirtyBackground => {
                 let expected = "per cent, 0 to 100";
@@ -193,6 +210,32 @@ fn first_word(text: &str) -> &str {
     text.split_ascii_whitespace().next().unwrap_or_default()
 }
 
+/// A device's line of `io.cost.qos` or `io.cost.model`, if there is one. What the kernel has chosen itself is left out (`ctrl=auto`): written
+/// back, it would be its operator's choice (`ioc_qos_write`, block/blk-iocost.c).
+fn io_cost(text: &[u8], device: DevId) -> Parsed<Option<String>> {
+    const EXPECTED: &str = "`MAJOR:MINOR key=value …`";
+    for (number, line) in parse::lines(text) {
+        let wrong = || ParseError::new(number, EXPECTED, line);
+        let line = str::from_utf8(line).map_err(|_| wrong())?;
+        let mut words = line.split_ascii_whitespace();
+        let of = words.next().unwrap_or_default().parse::<DevId>();
+        if of.map_err(|_| wrong())? != device {
+            continue;
+        }
+        let words: Vec<&str> = words.collect();
+        if words.is_empty() || !words.iter().all(|word| word.contains('=')) {
+            return Err(wrong());
+        }
+        let auto = words.contains(&"ctrl=auto");
+        let kept = words
+            .iter()
+            .filter(|word| !auto || word.starts_with("enable=") || word.starts_with("ctrl="));
+        let line = kept.fold(device.to_string(), |line, word| format!("{line} {word}"));
+        return Ok(Some(line));
+    }
+    Ok(None)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,6 +261,21 @@ mod tests {
                 Knob::IoBfqWeightOn(SDA),
                 "default 150\n8:16 7\n8:0 300\n",
                 "8:0 300",
+            ),
+            (
+                Knob::IoCostQos(SDA),
+                "8:16 enable=1 ctrl=user rpct=0.00\n8:0 enable=1 ctrl=auto rpct=0.00 rlat=250000 min=1.00\n",
+                "8:0 enable=1 ctrl=auto",
+            ),
+            (
+                Knob::IoCostQos(SDA),
+                "8:0 enable=0 ctrl=user rpct=95.00 rlat=5000 min=50.00 max=150.00\n",
+                "8:0 enable=0 ctrl=user rpct=95.00 rlat=5000 min=50.00 max=150.00",
+            ),
+            (
+                Knob::IoCostModel(SDA),
+                "8:0 ctrl=user model=linear rbps=1 rseqiops=2\n",
+                "8:0 ctrl=user model=linear rbps=1 rseqiops=2",
             ),
             (Knob::DirtyBackground, "10\n", "10"),
             (Knob::VfsCachePressure, "100\n", "100"),
@@ -245,6 +303,13 @@ mod tests {
             (Knob::IoWeight, "default 100\n"),
             (Knob::IoBfqWeight, "100\n"),
             (Knob::IoBfqWeightOn(SDA), "default 200\n8:16 7\n"),
+            (Knob::IoCostQos(SDA), "8:16 enable=1 ctrl=auto\n"),
+            (Knob::IoCostQos(SDA), "8:0 enable=0 ctrl=auto rpct=0.00\n"),
+            (Knob::IoCostModel(SDA), ""),
+            (
+                Knob::IoCostModel(SDA),
+                "8:0 ctrl=auto model=linear rbps=1\n",
+            ),
             (Knob::DirtyBackground, "10\n"),
             (Knob::VfsCachePressure, "100\n"),
         ] {
@@ -262,6 +327,9 @@ mod tests {
             (Knob::IoWeight, b"8:0 300\n"),
             (Knob::IoBfqWeightOn(SDA), b"8:0 300\n"),
             (Knob::IoBfqWeightOn(SDA), b"default 100\n8:0 default\n"),
+            (Knob::IoCostQos(SDA), b"8:0\n"),
+            (Knob::IoCostQos(SDA), b"8:0 enable\n"),
+            (Knob::IoCostModel(SDA), b"sda ctrl=auto\n"),
             (Knob::DirtyBackground, b"101\n"),
             (Knob::DirtyBackground, b"ten\n"),
             (Knob::DirtyBackground, b""),

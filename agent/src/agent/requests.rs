@@ -147,6 +147,8 @@ fn parsed(name: &str) -> Option<Knob> {
             match file {
                 "io.weight" => Some(Knob::IoWeightOn(device)),
                 "io.bfq.weight" => Some(Knob::IoBfqWeightOn(device)),
+                "io.cost.qos" => Some(Knob::IoCostQos(device)),
+                "io.cost.model" => Some(Knob::IoCostModel(device)),
                 _ => None,
             }
         }

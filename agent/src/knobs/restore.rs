@@ -271,6 +271,8 @@ impl LeftLimits {
                 e.knob,
                 Knob::IoWeightOn(_)
                     | Knob::IoBfqWeightOn(_)
+                    | Knob::IoCostQos(_)
+                    | Knob::IoCostModel(_)
                     | Knob::MemoryHigh
                     | Knob::DirtyBackground
                     | Knob::VfsCachePressure

@@ -372,7 +372,7 @@ pub(super) fn io_cost(found: Found<'_>) -> Finding {
                 let names: Vec<_> = devices.iter().map(ToString::to_string).collect();
                 any_of(
                     &names,
-                    "no device in io.cost.qos has enable=1: io.weight divides none by itself",
+                    "no device in io.cost.qos has enable=1: io.weight divides none by itself; with [io] the agent enables it while tenants contend",
                 )
             }
             Err(error) if error.is_missing() => no(
