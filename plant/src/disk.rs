@@ -15,12 +15,24 @@ pub enum Scheduler {
         /// That part.
         leak: f64,
     },
-    /// io.cost with a fixed rate: budgets by weight, of which a tenant that does not use its own gives what it leaves
-    /// (block/blk-iocost.c). `model` is its idea of the disk as a part of what the disk does.
+    /// io.cost at a fixed rate: budgets by weight, of which a tenant that does not use its own gives what it leaves
+    /// (block/blk-iocost.c). Without a bound (`f64::INFINITY`) as if it were off.
     IoCost {
-        /// That part.
-        model: f64,
+        /// Bytes per second that it lets through,
+        bytes: f64,
+        /// or requests; the costs of both add up.
+        requests: f64,
     },
+}
+
+impl Scheduler {
+    /// What io.cost takes for a request, seconds of the disk.
+    fn cost(&self, size: f64) -> f64 {
+        match self {
+            Self::IoCost { bytes, requests } => size / bytes + 1.0 / requests,
+            Self::Fifo | Self::Bfq { .. } => 0.0,
+        }
+    }
 }
 
 /// A disk.
@@ -106,9 +118,8 @@ const SLICE: f64 = 0.04;
 const WRITEBACK_LEAKS: f64 = 2.0;
 /// io.cost looks at who used what this often, seconds.
 const PERIOD: f64 = 0.05;
-/// io.cost lets so many times its model through (its margins): with a model of the disk's own speed guests have shown hardly
-/// any weights.
-const EXCESS: f64 = 1.37;
+/// What a tenant of io.cost may save, of a period (`MARGIN_PCT`).
+const MARGIN: f64 = 0.5;
 /// What `io.max` lets through at once, seconds of a limit.
 const BURST: f64 = 0.02;
 
@@ -125,7 +136,7 @@ struct Lane {
     share: f64,
     virtual_time: f64,
     budget: f64,
-    /// Bytes that passed io.cost in this period.
+    /// What passed io.cost in this period.
     used: f64,
     in_use: f64,
 }
@@ -195,14 +206,13 @@ impl Queue {
         self.lanes[tenant].throttled[1].iter().map(|r| r.size).sum()
     }
 
-    /// Requests past the limits that are not completed.
+    /// Requests under way, as the disk counts them: what waits for io.cost is not among them.
     pub(crate) fn in_flight(&self) -> usize {
-        self.device.len()
-            + self
-                .lanes
-                .iter()
-                .map(|lane| lane.waiting.len())
-                .sum::<usize>()
+        let waits = match self.disk.scheduler {
+            Scheduler::IoCost { bytes, .. } if bytes.is_finite() => 0,
+            _ => self.lanes.iter().map(|lane| lane.waiting.len()).sum(),
+        };
+        self.device.len() + waits
     }
 
     /// Drops what a tenant's threads wait for: they have ended.
@@ -219,8 +229,9 @@ impl Queue {
         for lane in &mut self.lanes {
             release(lane, passed);
         }
-        if let Scheduler::IoCost { model } = self.disk.scheduler {
-            self.donate(model);
+        if let Scheduler::IoCost { bytes, .. } = self.disk.scheduler {
+            self.donate(bytes.is_finite());
+            self.fill();
         }
         if self.in_flight() > 0 {
             self.busy += STEP;
@@ -254,7 +265,8 @@ impl Queue {
 
     /// Fills the tags by turns.
     fn fill(&mut self) {
-        let paid = matches!(self.disk.scheduler, Scheduler::IoCost { .. });
+        let paid =
+            matches!(self.disk.scheduler, Scheduler::IoCost { bytes, .. } if bytes.is_finite());
         let lanes = self.lanes.len();
         let mut refused = 0;
         while self.device.len() < TAGS && refused < lanes {
@@ -266,8 +278,9 @@ impl Queue {
             }
             refused = 0;
             if let Some(request) = lane.waiting.pop_front() {
-                lane.budget -= request.size;
-                lane.used += request.size;
+                let cost = self.disk.scheduler.cost(request.size);
+                lane.budget -= cost;
+                lane.used += cost;
                 self.device.push_back(request);
             }
         }
@@ -313,12 +326,17 @@ impl Queue {
         Some(request)
     }
 
-    /// io.cost: budgets of a period, by what each used in the last.
-    fn donate(&mut self, model: f64) {
-        let rate = EXCESS * model * self.disk.bytes_per_second;
+    /// io.cost: budgets of a period, by what each used in the last; seconds of the disk.
+    fn donate(&mut self, on: bool) {
+        if !on {
+            for lane in &mut self.lanes {
+                (lane.budget, lane.used, lane.in_use) = (0.0, 0.0, lane.share);
+            }
+            return;
+        }
         let refill = |lane: &mut Lane| {
-            lane.budget =
-                (lane.budget + rate * lane.in_use * STEP).min(rate * lane.in_use * PERIOD);
+            let margin = lane.in_use * PERIOD * MARGIN;
+            lane.budget = (lane.budget + lane.in_use * STEP).min(margin);
         };
         self.lanes.iter_mut().for_each(refill);
         self.period += STEP;
@@ -328,7 +346,7 @@ impl Queue {
         let mut given = 0.0;
         let mut takers = 0.0;
         for lane in &mut self.lanes {
-            let used = lane.used / self.period / rate;
+            let used = lane.used / self.period;
             // Who does not use up its budget leaves what it does not need, with a margin.
             let donor = lane.waiting.is_empty() && used < 0.9 * lane.share;
             lane.in_use = if donor {

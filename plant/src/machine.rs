@@ -1,7 +1,7 @@
 //! The machine: tenants, their page cache, one disk.
 
 use crate::cache::{Memory, Pages};
-use crate::disk::{Disk, Limits, Queue, Request};
+use crate::disk::{Disk, Limits, Queue, Request, Scheduler};
 use crate::work::{Kind, Work};
 use crate::{Rng, STEP};
 
@@ -169,6 +169,16 @@ impl Machine {
     /// How fast the disk is from now on, bytes per second.
     pub const fn set_speed(&mut self, bytes_per_second: f64) {
         self.queue.disk.bytes_per_second = bytes_per_second;
+    }
+
+    /// io.cost lets so many bytes, or so many requests, through a second from now on, the costs of both added; without a bound it is off.
+    pub const fn set_rate(&mut self, bytes: f64, requests: f64) {
+        self.queue.disk.scheduler = Scheduler::IoCost { bytes, requests };
+    }
+
+    /// How many requests the disk can do in a second.
+    pub const fn set_requests(&mut self, per_second: f64) {
+        self.queue.disk.requests_per_second = per_second;
     }
 
     /// What a tenant does from now on.

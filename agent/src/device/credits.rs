@@ -7,6 +7,7 @@
 mod disks;
 mod divide;
 mod fresh;
+mod io_cost;
 mod knobs;
 mod late;
 mod tree;
@@ -126,6 +127,13 @@ impl Credits {
             return credits;
         }
         let io_cost = cgroup_root.full_path().join("io.cost.qos");
+        if !io_cost.exists() {
+            credits.limits.push(format!(
+                "Device bandwidth: expected io.cost (CONFIG_BLK_CGROUP_IOCOST, and the real root of the hierarchy), found no {}: \
+                 only disks that BFQ schedules are divided",
+                io_cost.display()
+            ));
+        }
         credits.following = Some(Following::new(PathBuf::from("/sys"), io_cost));
         credits.follow_disks(None, Instant::now());
         credits
@@ -258,7 +266,7 @@ impl Credits {
 
     /// What the disks did since the last turn.
     fn look(&mut self, now: Instant) -> Vec<Option<Interval>> {
-        let of_root = match self.disks.iter().any(|disk| disk.io_cost) {
+        let of_root = match self.disks.iter().any(DiskCredits::has_io_cost) {
             true => self.root.io_stat().unwrap_or_default(),
             false => Vec::new(),
         };
@@ -266,7 +274,7 @@ impl Credits {
         let intervals: Vec<_> = disks.map(|disk| disk.look(now, &of_root)).collect();
         // Where contention may begin, it is to be noticed as soon as if no other disk were divided steadily.
         let begins = |(disk, interval): (&DiskCredits, &Option<Interval>)| {
-            !disk.engaged() && interval.is_some_and(|i| i.busy >= BUSY / 2.0)
+            !disk.engaged() && interval.is_some_and(|i| i.occupied() >= BUSY / 2.0)
         };
         if self.disks.iter().zip(&intervals).any(begins) {
             self.restless = Some(now);
@@ -275,12 +283,17 @@ impl Credits {
     }
 
     /// Who did I/O since the last turn.
-    fn see(&mut self, monitor: &Monitor, now: Instant) -> Vec<(CgroupId, TenantIo)> {
+    fn see(
+        &mut self,
+        monitor: &Monitor,
+        intervals: &[Option<Interval>],
+        now: Instant,
+    ) -> Vec<(CgroupId, TenantIo)> {
         let seen = self.users.sample(&monitor.cgroups, &monitor.app_io, now);
         let flow = |disk: &DiskCredits, io: &TenantIo| io.flow(disk.disk.id).bytes();
         let flows = |disk| -> f64 { seen.iter().map(|(_, io)| flow(disk, io)).sum() };
         let known = self.disks.iter().map(flows).sum();
-        let moved = self.disks.iter().map(|disk| disk.meter.throughput()).sum();
+        let moved = intervals.iter().flatten().map(|i| i.bytes).sum();
         self.users.note_throughput(moved, known);
         seen
     }
@@ -302,7 +315,7 @@ impl Credits {
         }
         let intervals = self.look(now);
         let engaged = self.engaged();
-        let busy = intervals.iter().flatten().any(|i| i.busy >= BUSY);
+        let busy = intervals.iter().flatten().any(|i| i.occupied() >= BUSY);
         if !engaged && !busy {
             // Disks that are not contended are not divided; the next look begins anew.
             self.users.reset();
@@ -312,12 +325,14 @@ impl Credits {
             }
             return Ok(());
         }
-        let seen = self.see(monitor, now);
+        let seen = self.see(monitor, &intervals, now);
         let audit = self.audited.is_none_or(|at| now - at >= AUDIT);
         if audit {
             self.audited = Some(now);
         }
         let turn = Turn {
+            config,
+            root: &self.root,
             monitor,
             seen: &seen,
             audit,
@@ -326,7 +341,9 @@ impl Credits {
         for (disk, interval) in self.disks.iter_mut().zip(&intervals) {
             let Some(interval) = interval else { continue };
             let store = store.as_deref_mut();
-            for (id, part) in disk.divide(interval, &turn, store, &mut self.moved) {
+            let parts_here =
+                disk.divide(interval, &turn, store, &mut self.watchdog, &mut self.moved)?;
+            for (id, part) in parts_here {
                 let io = seen.iter().find(|(seen, _)| *seen == id).map(|(_, io)| io);
                 let did = self.writers.contains_key(&id);
                 if io.is_some_and(|io| io.is_throttled_writer(did)) {

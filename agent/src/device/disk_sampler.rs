@@ -14,6 +14,10 @@ use super::disk::{Disk, disks, entries};
 /// The fields of `/sys/block/NAME/stat` that are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStat {
+    /// Requests completed, reads and writes.
+    pub completed: u64,
+    /// Requests under way.
+    pub in_flight: u64,
     /// Time with any request under way, milliseconds.
     pub busy: u64,
     /// Sectors read and written, 512 bytes each.
@@ -30,6 +34,8 @@ impl DiskStat {
             .collect();
         let at = |index: usize| fields.get(index).copied();
         Some(Self {
+            completed: at(0)? + at(4)?,
+            in_flight: at(8)?,
             busy: at(9)?,
             sectors: at(2)? + at(6)?,
         })
@@ -43,6 +49,22 @@ pub struct Interval {
     pub seconds: f64,
     /// The part of it in which the disk had requests, 0 to 1.
     pub busy: f64,
+    /// The part of what io.cost hands out that was used, 0 to 1; what exceeds it waits before the disk. 0 without io.cost.
+    pub used: f64,
+    /// What it read and wrote, bytes per second.
+    pub bytes: f64,
+    /// Requests that it completed, per second.
+    pub requests: f64,
+    /// By how many requests more were under way at its end than at its beginning.
+    pub queued: f64,
+}
+
+impl Interval {
+    /// The part of it in which requests waited for the disk, or for io.cost before it, 0 to 1.
+    #[must_use]
+    pub const fn occupied(&self) -> f64 {
+        self.busy.max(self.used)
+    }
 }
 
 /// Bytes of a sector in `stat`, whatever the disk's own sectors are.
@@ -56,7 +78,6 @@ pub struct DiskSampler {
     /// Opened once: it belongs to this disk, and never to another that gets the same name. `None` once it cannot be read.
     file: Option<File>,
     last: Option<(Instant, DiskStat)>,
-    throughput: f64,
 }
 
 impl DiskSampler {
@@ -66,14 +87,7 @@ impl DiskSampler {
         Self {
             file: File::open(dir.join("stat")).ok(),
             last: None,
-            throughput: 0.0,
         }
-    }
-
-    /// What it read and wrote between the last two samples, bytes per second.
-    #[must_use]
-    pub const fn throughput(&self) -> f64 {
-        self.throughput
     }
 
     /// Whether the disk is present: whether its counters can be read now.
@@ -92,9 +106,7 @@ impl DiskSampler {
         let stat = self.read()?;
         let (at, before) = self.last.replace((now, stat))?;
         let seconds = (now - at).as_secs_f64();
-        let interval = interval(seconds, &before, &stat)?;
-        self.throughput = to_f64(stat.sectors.saturating_sub(before.sectors)) * SECTOR / seconds;
-        Some(interval)
+        interval(seconds, &before, &stat)
     }
 
     fn read(&mut self) -> Option<DiskStat> {
@@ -112,9 +124,14 @@ fn interval(seconds: f64, before: &DiskStat, stat: &DiskStat) -> Option<Interval
         return None;
     }
     let busy = to_f64(stat.busy.saturating_sub(before.busy)) / 1000.0 / seconds;
+    let per_second = |now: u64, then: u64| to_f64(now.saturating_sub(then)) / seconds;
     Some(Interval {
         seconds,
         busy: busy.min(1.0),
+        used: 0.0,
+        bytes: per_second(stat.sectors, before.sectors) * SECTOR,
+        requests: per_second(stat.completed, before.completed),
+        queued: to_f64(stat.in_flight) - to_f64(before.in_flight),
     })
 }
 
@@ -211,14 +228,21 @@ mod tests {
         let begin = Instant::now();
         let mut sample = |seconds: f64| {
             let interval = sampler.sample(begin + std::time::Duration::from_secs_f64(seconds));
-            (interval, sampler.throughput(), sampler.is_gone())
+            (interval, sampler.is_gone())
         };
-        assert_eq!(sample(0.0), (None, 0.0, false), "the first sample");
-        let later = TEXT.replace("5000", "5100").replace("3200", "3210");
+        assert_eq!(sample(0.0), (None, false), "the first sample");
+        let later = "  100 5 800 40 220 9 3210 90 14 5100 130 3 0 24 1 7 2\n";
         std::fs::write(&path, later).unwrap();
-        let (interval, moved, failed) = sample(0.25);
-        assert!((interval.unwrap().busy - 0.4).abs() < 1e-9);
-        assert!((moved - 10.0 * SECTOR / 0.25).abs() < 1e-9, "{moved}");
+        let (interval, failed) = sample(0.25);
+        let expected = Interval {
+            seconds: 0.25,
+            busy: 0.4,
+            used: 0.0,
+            bytes: 10.0 * SECTOR / 0.25,
+            requests: 20.0 / 0.25,
+            queued: 2.0,
+        };
+        assert_eq!(interval, Some(expected));
         assert!(!failed);
         // As the kernel does for a disk that is removed; then another one gets its name.
         std::fs::write(&path, "").unwrap();

@@ -7,6 +7,7 @@
 //! | [`plan_rooms`] | `memory.high` of writers | Justitia, section III-A |
 
 mod active_set;
+mod capacity;
 pub mod credits;
 mod disk;
 mod disk_sampler;
@@ -16,6 +17,7 @@ mod tenant_io;
 pub mod weights;
 
 pub use active_set::ActiveSet;
+pub use capacity::{Prices, Rate};
 
 pub use disk::{BlockDevice, Disk, DiskIdentity, NoDisk, block_devices, disks};
 pub use disk_sampler::{DiskDiscovery, DiskSampler, DiskStat, Interval};

@@ -8,13 +8,15 @@ use justitia_kernel::cgroup::{Cgroup, CgroupId, StatFdCache};
 use justitia_kernel::io::{DevId, IoStat};
 use justitia_share::num::to_f64;
 
-/// What was transferred to and from a device, bytes per second.
+/// What was transferred to and from a device, bytes per second, and in how many requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Flow {
     /// Read.
     pub read: f64,
     /// Written.
     pub written: f64,
+    /// Requests, reads and writes.
+    pub requests: f64,
 }
 
 impl Flow {
@@ -250,6 +252,7 @@ fn between(before: &IoSample, here: &IoSample) -> Option<TenantIo> {
             let flow = Flow {
                 read: rate(now.rbytes, then.rbytes),
                 written: rate(now.wbytes, then.wbytes),
+                requests: rate(now.rios + now.wios, then.rios + then.wios),
             };
             (*device, flow)
         })

@@ -228,7 +228,7 @@ impl Configuration {
                 None,
                 "justitia+io",
                 "Justitia with [io]",
-                "without a scheduler".to_owned(),
+                "without a scheduler: it enables io.cost".to_owned(),
             ),
             corrected(
                 "justitia+bfq+io",

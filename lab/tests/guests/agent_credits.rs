@@ -140,3 +140,54 @@ fn weights_are_corrected(file: &str, enable: &str, disable: &str) {
         ));
     });
 }
+
+/// io.cost of a disk that nothing divides.
+const IO_COST: &str = "
+    on() { grep -q \"^$disk enable=1 ctrl=user\" $C/io.cost.qos && grep -q \"^$disk ctrl=user\" $C/io.cost.model; }
+    off() { ! grep -q \"^$disk enable=1\" $C/io.cost.qos && ! grep -q \"^$disk ctrl=user\" $C/io.cost.model; }
+    shown() { cat $C/io.cost.qos $C/io.cost.model; }
+";
+
+#[test]
+#[ignore = "minutes: make test-vm"]
+fn io_cost_is_enabled_while_tenants_contend_for_a_disk_that_nothing_divides() {
+    let lines = format!("{WRITERS} F=io.weight {LINES} {IO_COST}");
+    in_guest(small, |guest| {
+        guest.ok(&format!(
+            "{lines} echo none >/sys/block/vda/queue/scheduler
+            mkdir -p /etc/justitia && printf '[io]\\nenabled = true\\n' >/etc/justitia/justitia.toml
+            live light && live heavy && live own || exit 1
+            echo 100 >$C/light/$F && echo 800 >$C/heavy/$F"
+        ));
+        guest.ok(&format!(
+            "{lines} start && writer light >/dev/null 2>&1; sleep 5; off || {{ shown; exit 1; }}"
+        ));
+        guest.ok(&format!(
+            "{lines} contend >/dev/null 2>&1; within 90 on || {{ shown; exit 1; }}"
+        ));
+        let why = guest.ok("justitia explain -");
+        assert!(why.contains("hardly less than it can do"), "{why}");
+        // A stopped agent cannot follow the disk, a killed one neither: the watchdog gives both lines back.
+        guest.ok(&format!(
+            "{lines} kill -STOP $(cat /run/agent.pid); within 30 off || {{ shown; exit 1; }}
+            kill -CONT $(cat /run/agent.pid); within 90 on || {{ shown; exit 1; }}
+            end KILL >/dev/null; within 30 off || {{ shown; exit 1; }}"
+        ));
+        guest.ok(&format!(
+            "{lines} start && within 90 on || exit 1
+            rest; within 60 off && given_back || {{ shown; exit 1; }}
+            contend >/dev/null 2>&1; within 90 on || exit 1
+            echo \"$disk enable=0\" >$C/io.cost.qos; sleep 5; off || {{ shown; exit 1; }}"
+        ));
+        let external = guest.status()["external"].to_string();
+        assert!(external.contains("io.cost.qos"), "{external}");
+        // A model that its operator has set is a choice, though it is not enabled.
+        guest.ok(&format!(
+            "{lines} rest; [ $(end TERM) = 0 ] && given_back || exit 1
+            model=\"ctrl=user model=linear rbps=1000000 rseqiops=1000 rrandiops=1000 wbps=1000000 wseqiops=1000 wrandiops=1000\"
+            echo \"$disk $model\" >$C/io.cost.model && start && contend >/dev/null 2>&1; sleep 10
+            ! grep -q enable=1 $C/io.cost.qos && grep -q \"^$disk $model\" $C/io.cost.model || {{ shown; exit 1; }}
+            rest; [ $(end TERM) = 0 ] && echo \"$disk ctrl=auto\" >$C/io.cost.model && echo \"$disk enable=0 ctrl=auto\" >$C/io.cost.qos"
+        ));
+    });
+}

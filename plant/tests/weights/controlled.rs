@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use justitia_agent::device::weights::{Controller, Law, Looked, Used};
-use justitia_agent::device::{Writer, plan_rooms};
+use justitia_agent::device::{Interval, Prices, Rate, Writer, plan_rooms};
 use justitia_kernel::cgroup::CgroupId;
-use justitia_plant::{Disk, Machine, Memory, Scheduler, TenantSample, Work};
+use justitia_plant::{Disk, DiskSample, Machine, Memory, Scheduler, TenantSample, Work};
 use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{Demand, NodeId, Tree, Weight, pv};
 
@@ -21,11 +21,18 @@ pub(super) fn bfq(speed: f64) -> Disk {
 
 /// A disk of so many MB/s with io.cost, whose model is this part of that.
 pub(super) fn io_cost(speed: f64, model: f64) -> Disk {
-    Disk::new(speed * 1e6, Scheduler::IoCost { model })
+    let rate = model * speed * 1e6;
+    Disk::new(
+        speed * 1e6,
+        Scheduler::IoCost {
+            bytes: rate,
+            requests: f64::INFINITY,
+        },
+    )
 }
 
 /// What acts on the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(super) enum Acts {
     /// The operator's weights stand.
     Nothing,
@@ -33,6 +40,8 @@ pub(super) enum Acts {
     Weights,
     /// And writers have dirty budgets.
     WeightsAndRooms,
+    /// And io.cost is on while tenants contend, at the rate that follows the disk.
+    Capacity,
 }
 
 pub(super) struct Controlled {
@@ -44,6 +53,10 @@ pub(super) struct Controlled {
     /// The largest weight.
     most: u64,
     law: Law,
+    io_cost: Rate,
+    in_flight: f64,
+    /// What io.cost hands out; `None` while it is off.
+    pub(super) rate: Option<Prices>,
     tree: Tree<Demand>,
     ids: Vec<u64>,
     leaves: Vec<NodeId>,
@@ -52,6 +65,8 @@ pub(super) struct Controlled {
     turn: u32,
     pub(super) standing: HashMap<NodeId, u64>,
     pub(super) moves: usize,
+    /// How often the rate of io.cost has moved.
+    pub(super) rates: u64,
 }
 
 impl Controlled {
@@ -93,6 +108,9 @@ impl Controlled {
             acts,
             most: controller.most(),
             law: Law::default(),
+            io_cost: Rate::default(),
+            in_flight: 0.0,
+            rate: None,
             ids: (0..tree.len() as u64).collect(),
             tree,
             leaves,
@@ -101,6 +119,7 @@ impl Controlled {
             turn: 0,
             standing: HashMap::new(),
             moves: 0,
+            rates: 0,
         };
         made.apply(HashMap::new());
         made
@@ -157,13 +176,16 @@ impl Controlled {
         let used: Vec<Used> = samples
             .iter()
             .zip(&self.leaves)
-            .map(|(sample, node)| used(*node, sample))
+            .map(|(sample, node)| used(*node, sample, self.rate))
             .collect();
         let corrected = self
             .law
             .step(&self.tree, &self.ids, looked, &used, self.most);
         self.apply(corrected.iter().map(|c| (c.node, c.weight)).collect());
-        if self.acts == Acts::WeightsAndRooms {
+        if self.acts == Acts::Capacity {
+            self.follow_capacity(&disk);
+        }
+        if self.acts >= Acts::WeightsAndRooms {
             let engaged = self.law.engaged();
             self.machine.memory.background_ratio = if engaged { 0.19 } else { 0.1 };
             self.machine.memory.sums_every = if engaged { 0.01 } else { 2.0 };
@@ -171,6 +193,27 @@ impl Controlled {
             let parts: Vec<_> = self.leaves.iter().map(|node| part(*node)).collect();
             self.give_room(&samples, &parts);
         }
+    }
+
+    fn follow_capacity(&mut self, disk: &DiskSample) {
+        let in_flight = to_f64(disk.in_flight);
+        let interval = Interval {
+            seconds: disk.seconds,
+            busy: disk.busy,
+            used: 0.0,
+            bytes: disk.throughput,
+            requests: to_f64(disk.completed) / disk.seconds,
+            queued: in_flight - std::mem::replace(&mut self.in_flight, in_flight),
+        };
+        self.io_cost.step(self.law.engaged(), &interval);
+        let rate = self.io_cost.handed_out();
+        self.rates += u64::from(rate != self.rate);
+        self.rate = rate;
+        let rate = rate.map_or((f64::INFINITY, f64::INFINITY), |r| (r.bytes, r.requests));
+        if self.rate.is_none() {
+            self.law.forget();
+        }
+        self.machine.set_rate(rate.0, rate.1);
     }
 
     /// The weights of devices that stand; who has none has its default.
@@ -230,13 +273,15 @@ impl Controlled {
     }
 }
 
-fn used(node: NodeId, sample: &TenantSample) -> Used {
+fn used(node: NodeId, sample: &TenantSample, prices: Option<Prices>) -> Used {
+    let bytes = sample.read + sample.written;
+    let times = prices.map_or(1.0, |prices| prices.times(bytes, sample.requests));
     Used {
         node,
-        bytes: sample.read + sample.written,
+        bytes,
         written: sample.written,
         stalled: sample.stalled,
-        application: sample.application,
+        application: sample.application * times,
         dirty: to_u64(sample.dirty),
     }
 }

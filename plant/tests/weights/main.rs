@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
 
+mod capacity;
 mod controlled;
 
 use controlled::{Acts, Controlled, all, bfq, io_cost};

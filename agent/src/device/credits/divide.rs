@@ -1,4 +1,4 @@
-//! One interval of one disk: divided by weights that are corrected, or not.
+//! One interval of one disk, divided by weights that are corrected.
 
 use std::time::Instant;
 
@@ -8,12 +8,16 @@ use justitia_kernel::knob::Knob;
 use justitia_share::NodeId;
 use justitia_share::num::to_f64;
 
-use super::knobs::Moved;
+use super::io_cost::OwnIoCost;
+use super::knobs::{Guarded, LetGo, Moved};
+
 use super::tree::weights;
+use crate::config::Config;
+use crate::device::capacity::Prices;
 use crate::device::disk::{Disk, DiskIdentity};
 use crate::device::disk_sampler::{DiskSampler, Interval};
 use crate::device::tenant_io::TenantIo;
-use crate::device::weights::{Change, Controller, Looked, Used, Weighted};
+use crate::device::weights::{Change, Controller, Corrected, Looked, Used, Weighted};
 use crate::knobs::KnobStore;
 use crate::monitor::Monitor;
 
@@ -29,12 +33,17 @@ pub(super) struct DiskCredits {
     pub(super) io_cost: bool,
     /// What had been used of the disk by io.cost's model at the last look, microseconds of its time.
     pub(super) used: Option<u64>,
-    /// BFQ or io.cost divides it: then weights are corrected. A disk that neither divides is not divided.
+    /// What divides it by weight, and is corrected; `None` until that is known.
     pub(super) weighted: Option<Weighted>,
+    /// Nobody has chosen what divides it: then io.cost is ours to enable.
+    pub(super) own: Option<OwnIoCost>,
 }
 
 /// What a turn goes by.
 pub(super) struct Turn<'a> {
+    pub(super) config: &'a Config,
+    /// Where the lines of io.cost are.
+    pub(super) root: &'a Cgroup,
     pub(super) monitor: &'a Monitor,
     /// Who did I/O, and how much.
     pub(super) seen: &'a [(CgroupId, TenantIo)],
@@ -67,6 +76,7 @@ impl DiskCredits {
             io_cost: false,
             used: None,
             weighted: None,
+            own: None,
         })
     }
 
@@ -87,19 +97,23 @@ impl DiskCredits {
         moved
     }
 
-    /// What it did since the last look; `of_root` is the root's `io.stat`. With io.cost a disk is as busy as its model is used: what
-    /// exceeds the model waits before it.
+    /// What it did since the last look; `of_root` is the root's `io.stat`.
     pub(super) fn look(&mut self, now: Instant, of_root: &[(DevId, IoStat)]) -> Option<Interval> {
         let here = |(device, _): &&(DevId, IoStat)| *device == self.disk.id;
-        let stat = of_root.iter().find(here).filter(|_| self.io_cost);
+        let stat = of_root.iter().find(here).filter(|_| self.has_io_cost());
         let used = stat.map(|(_, stat)| stat.cost_usage);
         let before = std::mem::replace(&mut self.used, used);
         let mut interval = self.meter.sample(now)?;
         if let (Some(before), Some(used)) = (before, used) {
             let part = to_f64(used.saturating_sub(before)) / 1e6 / interval.seconds;
-            interval.busy = interval.busy.max(part.min(1.0));
+            interval.used = part.min(1.0);
         }
         Some(interval)
+    }
+
+    /// Whether io.cost is enabled on it, by whomever: then the root's `io.stat` says what is used of it.
+    pub(super) fn has_io_cost(&self) -> bool {
+        self.io_cost || self.own.as_ref().is_some_and(OwnIoCost::stands)
     }
 
     /// Whether it is divided.
@@ -107,23 +121,35 @@ impl DiskCredits {
         self.weighted.as_ref().is_some_and(Weighted::engaged)
     }
 
-    /// Has weights corrected where BFQ or io.cost divides the disk; begins anew where that has changed. io.cost comes before the
-    /// scheduler, so it counts where both divide.
-    pub(super) fn follow_controller(&mut self, store: Option<&mut KnobStore>) -> Vec<Moved> {
-        let bfq = || self.disk.scheduler().as_deref() == Some("bfq");
-        let controller = match self.io_cost {
-            true => Some(Controller::IoCost),
-            false => bfq().then_some(Controller::Bfq),
+    /// Has the weights corrected of what divides the disk, BFQ or io.cost; begins anew where that has changed. io.cost comes before the
+    /// scheduler, so it counts where both divide. Where neither does, io.cost is ours to enable.
+    pub(super) fn follow_controller(
+        &mut self,
+        root: &Cgroup,
+        store: Option<&mut KnobStore>,
+    ) -> Vec<Moved> {
+        let qos = Knob::IoCostQos(self.disk.id);
+        let ours = |store: &&mut KnobStore| store.applied(root.id(), qos).is_some();
+        let theirs = self.io_cost && !store.as_ref().is_some_and(ours);
+        let bfq = !theirs && self.disk.scheduler().as_deref() == Some("bfq");
+        let controller = match bfq {
+            true => Controller::Bfq,
+            false => Controller::IoCost,
         };
-        if controller == self.weighted.as_ref().map(Weighted::controller) {
+        let own = !theirs && !bfq;
+        let stands = self.weighted.as_ref().map(Weighted::controller);
+        if (stands, self.own.is_some()) == (Some(controller), own) {
             return Vec::new();
         }
-        let by = controller.map_or("nothing".to_owned(), |c| {
-            format!("the weights of {c}, corrected")
-        });
-        tracing::info!(disk = self.disk.name, by, "divided");
+        let enabled = if own {
+            ", which is enabled while tenants contend"
+        } else {
+            ""
+        };
+        tracing::info!(disk = self.disk.name, by = %format!("{controller}{enabled}"), "divided by weight");
         let moved = self.let_go(store, "the disk is divided in another way");
-        self.weighted = controller.map(|controller| Weighted::new(controller, self.disk.id));
+        self.weighted = Some(Weighted::new(controller, self.disk.id));
+        self.own = own.then(|| OwnIoCost::new(self.disk.id));
         moved
     }
 
@@ -131,6 +157,7 @@ impl DiskCredits {
     pub(super) fn let_go(&mut self, store: Option<&mut KnobStore>, why: &str) -> Vec<Moved> {
         let controller = self.weighted.as_ref().map(Weighted::controller);
         self.weighted = controller.map(|controller| Weighted::new(controller, self.disk.id));
+        self.own = self.own.take().map(|_| OwnIoCost::new(self.disk.id));
         let Some(store) = store else {
             return Vec::new();
         };
@@ -156,17 +183,18 @@ impl DiskCredits {
         interval: &Interval,
         turn: &Turn<'_>,
         mut store: Option<&mut KnobStore>,
+        watchdog: &mut Guarded,
         moved: &mut Vec<Moved>,
-    ) -> Vec<(CgroupId, f64)> {
+    ) -> Result<Vec<(CgroupId, f64)>, LetGo> {
         if turn.audit {
-            moved.extend(self.follow_controller(store.as_deref_mut()));
+            moved.extend(self.follow_controller(turn.root, store.as_deref_mut()));
         }
-        let (device, throughput) = (self.disk.id, self.meter.throughput());
+        let device = self.disk.id;
         // Of a disk that no tenant waits for, no tenant's use is needed; the law forgets a tenant that is not in the tree.
-        let waited_for = self.engaged() || interval.busy >= BUSY;
+        let waited_for = self.engaged() || interval.occupied() >= BUSY;
         let users = if waited_for { turn.seen } else { &[] };
         let Some(weighted) = &mut self.weighted else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
         let line = weighted.controller().knob(device);
         let is_ours = |id| {
@@ -179,43 +207,84 @@ impl DiskCredits {
             && let Some(store) = store.as_deref_mut()
         {
             weighted.audit(|id| turn.cgroup(id), store);
+            if let Some(own) = &mut self.own {
+                moved.extend(own.audit(turn.root, store));
+            }
         }
         let looked = Looked {
             seconds: interval.seconds,
-            busy: interval.busy,
-            throughput,
+            busy: interval.occupied(),
+            throughput: interval.bytes,
         };
+        let prices = self.own.as_ref().and_then(OwnIoCost::prices);
         let used = users
             .iter()
-            .filter_map(|(id, io)| Some(used(*nodes.get(id)?, io, device)));
+            .filter_map(|(id, io)| Some(used(*nodes.get(id)?, io, device, prices)));
         let used: Vec<Used> = used.collect();
         let corrected = weighted.step(&tree, &nodes, looked, &used);
         tracing::trace!(disk = self.disk.name, ?looked, ?used, ?corrected, "weights");
+        if let Some(own) = &mut self.own {
+            own.step(weighted.engaged(), interval);
+            tracing::trace!(disk = self.disk.name, ?own, "io.cost");
+        }
         // One that has gone since it was measured may have left its number to another.
         if let Some(store) = store
             && self.meter.is_present()
         {
-            let changes = weighted.apply(&corrected, |id| turn.cgroup(id), store);
-            moved.extend(changes.into_iter().map(|one| weight_moved(line, one)));
+            self.write(&corrected, turn, store, watchdog, moved)?;
         }
         let part = |(id, _): &(CgroupId, TenantIo)| {
             let node = nodes.get(id)?;
             let one = corrected.iter().find(|one| one.node == *node)?;
             Some((*id, one.part))
         };
-        users.iter().filter_map(part).collect()
+        Ok(users.iter().filter_map(part).collect())
+    }
+
+    /// Moves what stands on the disk to where the last interval has it.
+    fn write(
+        &mut self,
+        corrected: &[Corrected],
+        turn: &Turn<'_>,
+        store: &mut KnobStore,
+        watchdog: &mut Guarded,
+        moved: &mut Vec<Moved>,
+    ) -> Result<(), LetGo> {
+        let Some(weighted) = &mut self.weighted else {
+            return Ok(());
+        };
+        if let Some(own) = &mut self.own {
+            // A limit, so never without a watchdog.
+            if weighted.engaged() && !watchdog.ready(&turn.config.state_dir) {
+                return Ok(());
+            }
+            watchdog.check_lease(Instant::now())?;
+            moved.extend(own.apply(turn.root, store));
+        }
+        // There are no lines before io.cost has been enabled.
+        let takes_lines = self.own.as_ref().is_none_or(OwnIoCost::stands);
+        if !takes_lines {
+            weighted.forget();
+        }
+        if takes_lines || corrected.is_empty() {
+            let line = weighted.controller().knob(self.disk.id);
+            let changes = weighted.apply(corrected, |id| turn.cgroup(id), store);
+            moved.extend(changes.into_iter().map(|one| weight_moved(line, one)));
+        }
+        Ok(())
     }
 }
 
-/// What a tenant, at this node, did with a disk.
-fn used(node: NodeId, io: &TenantIo, device: DevId) -> Used {
+/// What a tenant, at this node, did with a disk. Where small requests are known to be dearer, its bytes count as much more.
+fn used(node: NodeId, io: &TenantIo, device: DevId, prices: Option<Prices>) -> Used {
     let flow = io.flow(device);
+    let times = prices.map_or(1.0, |prices| prices.times(flow.bytes(), flow.requests));
     Used {
         node,
         bytes: flow.bytes(),
         written: flow.written,
         stalled: io.stalled,
-        application: io.application,
+        application: io.application * times,
         dirty: io.dirty,
     }
 }
@@ -230,6 +299,11 @@ fn weight_moved(knob: Knob, change: Change) -> Moved {
 }
 
 /// What may be ours on a disk.
-const fn knobs(device: DevId) -> [Knob; 2] {
-    [Knob::IoWeightOn(device), Knob::IoBfqWeightOn(device)]
+const fn knobs(device: DevId) -> [Knob; 4] {
+    [
+        Knob::IoWeightOn(device),
+        Knob::IoBfqWeightOn(device),
+        Knob::IoCostQos(device),
+        Knob::IoCostModel(device),
+    ]
 }

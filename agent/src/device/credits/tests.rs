@@ -105,6 +105,7 @@ fn given_back(dir: &Path, silent: Duration) -> (Credits, KnobStore, Cgroup) {
         io_cost: true,
         used: None,
         weighted: Some(Weighted::new(Controller::IoCost, DISK)),
+        own: None,
         disk: Disk {
             id: DISK,
             name: "sda".to_owned(),

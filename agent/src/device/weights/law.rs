@@ -69,7 +69,8 @@ pub struct Used {
     pub written: f64,
     /// The part of the interval in which any of its tasks waited for I/O or for room for dirty pages, 0 to 1.
     pub stalled: f64,
-    /// What its applications read and wrote, bytes per second, cached or not.
+    /// What its applications read and wrote, bytes per second, cached or not, times what their requests cost more than large ones, where that
+    /// is known.
     pub application: f64,
     /// Its dirty pages and those under writeback, bytes.
     pub dirty: u64,
@@ -129,6 +130,13 @@ impl Law {
     #[must_use]
     pub fn engaged(&self) -> bool {
         self.contended >= ENGAGE_AFTER
+    }
+
+    /// No weight could be set: what nobody could correct is not made up for.
+    pub fn forget(&mut self) {
+        for state in self.nodes.values_mut() {
+            (state.correction, state.owed) = (0.0, 0.0);
+        }
     }
 
     /// Takes in an interval; returns the weights of all nodes that contend with a sibling. The tree has the weights by which

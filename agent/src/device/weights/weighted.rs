@@ -66,6 +66,11 @@ impl Weighted {
         self.law.engaged()
     }
 
+    /// See [`Law::forget`].
+    pub fn forget(&mut self) {
+        self.law.forget();
+    }
+
     /// A cgroup is gone.
     pub fn gone(&mut self, id: CgroupId) {
         self.standing.remove(&id);

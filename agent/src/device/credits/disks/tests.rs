@@ -86,9 +86,11 @@ impl Machine {
 
     /// What divides the disk, as is looked now and then.
     fn controller(&mut self) -> Option<Controller> {
-        let disk = &mut self.credits.disks[0];
-        let moved = disk.follow_controller(Some(&mut self.store));
-        self.credits.moved.extend(moved);
+        let Credits {
+            disks, root, moved, ..
+        } = &mut self.credits;
+        let disk = &mut disks[0];
+        moved.extend(disk.follow_controller(root, Some(&mut self.store)));
         disk.weighted.as_ref().map(Weighted::controller)
     }
 
@@ -197,26 +199,30 @@ fn io_cost_that_is_enabled_later_has_its_weights_corrected() {
         machine.credits.disks[0].look(now, &[(NUMBER, stat)])
     };
     look(10, 0);
-    assert_eq!(
-        look(11, 750_000).unwrap().busy.to_bits(),
-        0.75_f64.to_bits()
-    );
+    let interval = look(11, 750_000).unwrap();
+    assert_eq!(interval.used.to_bits(), 0.75_f64.to_bits());
+    assert_eq!(interval.occupied().to_bits(), 0.75_f64.to_bits());
     std::fs::write(&qos, "8:0 enable=0\n").unwrap();
     assert_eq!(machine.follow(20).len(), 1);
     assert_eq!(machine.controller(), Some(Controller::Bfq));
 }
 
 #[test]
-fn a_disk_that_neither_bfq_nor_io_cost_divides_is_not_divided() {
+fn io_cost_is_ours_where_neither_bfq_nor_an_operators_io_cost_divides() {
     let mut machine = Machine::new();
     machine.come(1);
     machine.follow(0);
     machine.correct();
     let scheduler = machine.sys.0.path().join("devices/sda/queue/scheduler");
     std::fs::write(scheduler, "[none] bfq\n").unwrap();
-    assert_eq!(machine.controller(), None);
+    assert!(machine.credits.disks[0].own.is_none());
+    assert_eq!(machine.controller(), Some(Controller::IoCost));
     assert!(machine.credits.moved().len() == 1 && machine.store.is_empty());
-    assert!(!machine.credits.engaged());
+    assert!(machine.credits.disks[0].own.is_some() && !machine.credits.engaged());
+    // Once enabled, it is not taken for the operator's; but where that one enables it, it is.
+    machine.credits.disks[0].io_cost = true;
+    assert_eq!(machine.controller(), Some(Controller::IoCost));
+    assert!(machine.credits.disks[0].own.is_none());
 }
 
 /// What the operator has chosen for the disk is not known then.

@@ -1,0 +1,334 @@
+//! What a disk can do, as io.cost needs it: what a request costs, and how much may be handed out (WDT, slides "TotalCredit updater").
+//!
+//! io.cost divides what it hands out, and nothing beyond. A hair below what the disk can do weights hold exactly; a few per cent
+//! above they hold hardly at all: requests wait at the disk, none before it, and whoever has few of them gives away what its weight
+//! gives it. That lasts until the disk's queue has been empty. So the rate follows the disk from below. What the disk is given less than
+//! the rate while it has requests all the time is what it cannot do.
+
+use super::disk_sampler::Interval;
+
+/// From this part of the time on a disk is busy.
+const BUSY: f64 = 0.95;
+/// The rate is this part of what the disk did when it was the bottleneck,
+const BELOW: f64 = 0.99;
+/// and this part of that until its queue has been empty,
+const EMPTYING: f64 = 0.8;
+/// for at most so many seconds: a disk that serves several requests at a time is always busy.
+const MOST_EMPTYING: f64 = 1.0;
+/// The disk is the bottleneck once so many seconds' worth of the rate is missing: more than what comes in one lump,
+const MISSING: f64 = 0.03;
+/// in this many seconds, which say what it can do. What a disk takes in advance is more,
+const MEASURED: f64 = 1.0;
+/// but this much is no accident.
+const MUCH: f64 = 0.25;
+/// Of what is missing so much is forgotten a second: tenants that pause leave gaps.
+const FORGOTTEN: f64 = 0.002;
+/// The rate is raised by this part first, and by twice the last part each time after.
+const STEP: f64 = 0.02;
+/// It is raised so many seconds after the disk was the bottleneck, since what it did then may be known badly; after twice as many each
+/// time that a raise has shown nothing,
+const HOLD: f64 = 2.0;
+/// at most so many,
+const MOST_HOLD: f64 = 256.0;
+/// but at once where the disk is busy for less than this part of what is usual at the rate.
+const RESTS: f64 = 0.7;
+/// What is usual is what was so in about so many seconds.
+const USUALLY: f64 = 8.0;
+/// Between two raises are so many seconds: what a disk takes in advance, or its queue, is filling.
+const FILLING: f64 = 2.0;
+/// Where it still rests, so many; and where it rested and does no more, the raise is taken back after so many.
+const RESTING: f64 = 0.5;
+/// A raise of more than this is another disk than before.
+const ANOTHER: f64 = 0.25;
+/// At once the rate falls to this part of itself at most.
+const FALL: f64 = 0.5;
+/// A disk that moves less than this part of the bytes that it can move, in small requests, is limited by these.
+const SMALL: f64 = 0.7;
+
+/// What a disk can do in a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prices {
+    /// Bytes, in large requests.
+    pub bytes: f64,
+    /// Requests, small ones. Unlimited until they were the bottleneck.
+    pub requests: f64,
+}
+
+impl Prices {
+    /// How many times as much of the disk these take as so many bytes in large requests.
+    #[must_use]
+    pub fn times(&self, bytes: f64, requests: f64) -> f64 {
+        let dearer = (requests / self.requests) / (bytes / self.bytes);
+        if dearer.is_finite() {
+            1.0 + dearer
+        } else {
+            1.0
+        }
+    }
+
+    /// Seconds of the disk.
+    fn cost(&self, bytes: f64, requests: f64) -> f64 {
+        bytes / self.bytes + requests / self.requests
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// The disk's queue is to be empty, for so many seconds more at most.
+    Empties(f64),
+    /// The rate stands for so many seconds more.
+    Holds(f64),
+    /// It was raised so many seconds ago.
+    Raised(f64),
+}
+
+/// The capacity of one disk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Capacity {
+    prices: Prices,
+    /// How large requests were when the disk did most, bytes.
+    large: f64,
+    /// Of what the prices say, so much can be had: seconds of the disk in a second.
+    rate: f64,
+    phase: Phase,
+    /// What the disk was given less than the rate while it was busy, seconds of the rate.
+    missing: f64,
+    /// What the disk completed since: bytes, requests, in how many seconds.
+    since: [f64; 3],
+    /// How long the rate stands when the disk is the bottleneck next, seconds.
+    hold: f64,
+    /// How busy the disk was in the last second, and usually is while the rate stands.
+    busy: Option<[f64; 2]>,
+    /// By which part it is raised next.
+    step: f64,
+    /// By which factor it has been raised since the disk was the bottleneck.
+    raised: f64,
+}
+
+impl Capacity {
+    /// Of a disk that completed so many bytes, in so many requests, per second when it was the bottleneck.
+    #[must_use]
+    fn of(bytes: f64, requests: f64) -> Self {
+        Self {
+            prices: Prices {
+                bytes,
+                requests: f64::INFINITY,
+            },
+            large: bytes / requests.max(1.0),
+            rate: BELOW,
+            phase: Phase::Empties(MOST_EMPTYING),
+            missing: 0.0,
+            since: [0.0; 3],
+            hold: HOLD,
+            busy: None,
+            step: STEP,
+            raised: 1.0,
+        }
+    }
+
+    /// What io.cost is to hand out, a second.
+    #[must_use]
+    fn rate(&self) -> Prices {
+        let rate = match self.phase {
+            Phase::Empties(_) => EMPTYING * self.rate,
+            Phase::Holds(_) | Phase::Raised(_) => self.rate,
+        };
+        Prices {
+            bytes: rate * self.prices.bytes,
+            requests: rate * self.prices.requests,
+        }
+    }
+
+    /// Takes in an interval in which tenants contended.
+    fn step(&mut self, seen: &Interval) {
+        let rests = seen.busy < BUSY;
+        let left = |time: f64| time - seen.seconds;
+        if let Phase::Empties(time) = self.phase {
+            self.phase = match rests || left(time) <= 0.0 {
+                true => Phase::Holds(self.hold),
+                false => Phase::Empties(left(time)),
+            };
+            return;
+        }
+        let misses = self.misses(seen);
+        let rests_more = self.rests_more(seen);
+        self.phase = match self.phase {
+            _ if misses => self.fall(),
+            Phase::Holds(time) if !rests_more && (left(time) > 0.0 || self.missing > 0.0) => {
+                Phase::Holds(left(time))
+            }
+            Phase::Raised(ago) if !self.may_raise(ago + seen.seconds, rests_more) => {
+                Phase::Raised(ago + seen.seconds)
+            }
+            _ => self.raise(),
+        };
+    }
+
+    /// Whether the rate is raised once more, so many seconds after the last time.
+    fn may_raise(&self, ago: f64, rests_more: bool) -> bool {
+        self.missing == 0.0 && ago >= if rests_more { RESTING } else { FILLING }
+    }
+
+    /// Whether the disk is less busy than it usually is where the rate stands: it has got faster, or its requests cheaper.
+    fn rests_more(&mut self, seen: &Interval) -> bool {
+        let mean =
+            |old: f64, over: f64| old + (seen.busy - old) * (1.0 - (-seen.seconds / over).exp());
+        let [lately, usually] = self.busy.unwrap_or([seen.busy; 2]);
+        let usually = match self.phase {
+            Phase::Holds(_) => mean(usually, USUALLY),
+            _ => usually,
+        };
+        let lately = mean(lately, MEASURED);
+        self.busy = Some([lately, usually]);
+        lately < RESTS * usually
+    }
+
+    /// Whether the disk usually rests now and then where the rate stands. Then it is too high if it never does, however little is missing.
+    fn usually_rests(&self) -> bool {
+        self.busy.is_some_and(|[_, usually]| usually < BUSY)
+    }
+
+    /// Whether the disk cannot do what is handed out.
+    fn misses(&mut self, seen: &Interval) -> bool {
+        let raised = matches!(self.phase, Phase::Raised(_));
+        // What goes into its queue is no loss. But a rate that fills the queue is too high, and known before the queue is full.
+        let queued = if raised {
+            0.0
+        } else {
+            seen.queued / seen.seconds
+        };
+        let size = seen.bytes / seen.requests.max(1.0);
+        let given = self
+            .prices
+            .cost(seen.bytes + queued * size, seen.requests + queued);
+        let missed = match raised && self.usually_rests() {
+            true => MISSING / RESTING,
+            false => 1.0 - given / self.rate - FORGOTTEN,
+        };
+        let missed = missed * seen.seconds;
+        self.missing = match seen.busy < BUSY {
+            true => 0.0,
+            false => (self.missing + missed).max(0.0),
+        };
+        if self.missing == 0.0 {
+            self.since = [0.0; 3];
+            return false;
+        }
+        let now = [
+            seen.bytes * seen.seconds,
+            seen.requests * seen.seconds,
+            seen.seconds,
+        ];
+        for (sum, one) in self.since.iter_mut().zip(now) {
+            *sum += one;
+        }
+        let known = self.returns() || self.since[2] >= MEASURED;
+        self.missing > MUCH || (self.missing > MISSING && known)
+    }
+
+    /// Whether the rate has been raised, and by so little that it stood right before.
+    fn returns(&self) -> bool {
+        matches!(self.phase, Phase::Raised(_)) && self.raised <= 1.0 + ANOTHER
+    }
+
+    /// The disk is the bottleneck.
+    fn fall(&mut self) -> Phase {
+        if self.returns() {
+            self.rate /= self.raised;
+            self.hold = (2.0 * self.hold).min(MOST_HOLD);
+        } else {
+            self.fall_to_what_it_did();
+            self.hold = HOLD;
+        }
+        (self.missing, self.since) = (0.0, [0.0; 3]);
+        self.busy = self.busy.map(|[_, usually]| [usually; 2]);
+        (self.step, self.raised) = (STEP, 1.0);
+        Phase::Empties(MOST_EMPTYING)
+    }
+
+    fn fall_to_what_it_did(&mut self) {
+        let [bytes, requests, seconds] = self.since;
+        let (bytes, requests) = (bytes / seconds, requests / seconds);
+        let stood = self.prices;
+        self.learn(bytes, requests);
+        let could = BELOW * self.prices.cost(bytes, requests);
+        // Where prices have moved, the rate is of another kind.
+        let most = match self.prices == stood {
+            true => BELOW * self.rate,
+            false => f64::INFINITY,
+        };
+        self.rate = could.min(most).max(FALL * self.rate);
+    }
+
+    /// Learns prices from what the disk did when it was the bottleneck. That much smaller requests were fewer bytes is their price; as
+    /// large ones say that the disk has become slower, which is no matter of prices.
+    fn learn(&mut self, bytes: f64, requests: f64) {
+        let (most, size) = (self.prices.bytes, bytes / requests.max(1.0));
+        if bytes > most {
+            (self.prices.bytes, self.large) = (bytes, size);
+        } else if bytes < SMALL * most && size < self.large / 2.0 {
+            let could = requests / (1.0 - bytes / most);
+            self.prices.requests = match self.prices.requests.is_finite() {
+                true => self.prices.requests.max(could),
+                false => could,
+            };
+        }
+    }
+
+    fn raise(&mut self) -> Phase {
+        self.rate *= 1.0 + self.step;
+        self.raised *= 1.0 + self.step;
+        self.step = (2.0 * self.step).min(1.0);
+        Phase::Raised(0.0)
+    }
+}
+
+/// What io.cost hands out of one disk: while tenants contend, once it is known what the disk can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rate {
+    capacity: Option<Capacity>,
+    /// What the disk completed since it is busy without a pause: bytes, requests, in how many seconds.
+    completed: [f64; 3],
+}
+
+impl Rate {
+    /// Takes in an interval.
+    pub fn step(&mut self, contended: bool, seen: &Interval) {
+        if let (Some(capacity), true) = (&mut self.capacity, contended) {
+            capacity.step(seen);
+            return;
+        }
+        self.capacity = None;
+        if seen.busy < BUSY {
+            self.completed = [0.0; 3];
+            return;
+        }
+        let kept = if self.completed[2] >= 2.0 * MEASURED {
+            0.5
+        } else {
+            1.0
+        };
+        let now = [
+            seen.bytes * seen.seconds,
+            seen.requests * seen.seconds,
+            seen.seconds,
+        ];
+        for (sum, one) in self.completed.iter_mut().zip(now) {
+            *sum = *sum * kept + one;
+        }
+        let [bytes, requests, seconds] = self.completed;
+        if contended && seconds >= MEASURED && bytes > 0.0 {
+            self.capacity = Some(Capacity::of(bytes / seconds, requests / seconds));
+            self.completed = [0.0; 3];
+        }
+    }
+
+    /// What io.cost is to hand out, a second; `None` if it is to be off.
+    #[must_use]
+    pub fn handed_out(&self) -> Option<Prices> {
+        self.capacity.as_ref().map(Capacity::rate)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+use super::*;
+
+/// A second of a disk, in quarters: how busy, what it completed, by how many requests of 256 KiB its queue grew.
+fn second(capacity: &mut Capacity, busy: f64, bytes: f64, queued: f64) {
+    for _ in 0..4 {
+        capacity.step(&Interval {
+            seconds: 0.25,
+            busy,
+            used: 0.0,
+            bytes,
+            requests: bytes / 262_144.0,
+            queued: queued / 4.0,
+        });
+    }
+}
+
+fn seconds(capacity: &mut Capacity, count: u32, busy: f64, bytes: f64) {
+    for _ in 0..count {
+        second(capacity, busy, bytes, 0.0);
+    }
+}
+
+/// What is handed out to requests of 256 KiB, MB/s.
+fn rate(capacity: &Capacity) -> f64 {
+    let rate = capacity.rate();
+    1e-6 / (1.0 / rate.bytes + 1.0 / (262_144.0 * rate.requests))
+}
+
+fn near(found: f64, expected: f64) {
+    assert!(
+        (found / expected - 1.0).abs() < 0.005,
+        "{found}, not {expected}"
+    );
+}
+
+#[test]
+fn the_queue_is_emptied_first_but_a_disk_may_always_be_busy() {
+    let mut capacity = Capacity::of(60e6, 240.0);
+    near(rate(&capacity), 0.8 * 59.4);
+    second(&mut capacity, 0.5, 59.4e6, 0.0);
+    near(rate(&capacity), 59.4);
+    let mut always = Capacity::of(60e6, 240.0);
+    second(&mut always, 1.0, 59.4e6, 0.0);
+    near(rate(&always), 59.4);
+}
+
+#[test]
+fn what_is_missing_while_it_is_busy_it_cannot_do() {
+    let mut capacity = Capacity::of(60e6, 240.0);
+    second(&mut capacity, 0.5, 59.4e6, 0.0);
+    // What goes into its queue is no loss, and tenants that pause leave it idle.
+    let mut pauses = capacity;
+    second(&mut pauses, 0.6, 20e6, 0.0);
+    near(rate(&pauses), 59.4);
+    second(&mut capacity, 1.0, 50e6, 9.4e6 / 262_144.0);
+    near(rate(&capacity), 59.4);
+    seconds(&mut capacity, 1, 1.0, 50e6);
+    second(&mut capacity, 0.5, 40e6, 0.0);
+    near(rate(&capacity), 0.99 * 50.0);
+    // It falls to half at most, at once.
+    seconds(&mut capacity, 1, 1.0, 5e6);
+    second(&mut capacity, 0.5, 5e6, 0.0);
+    near(rate(&capacity), 0.99 * 25.0);
+}
+
+#[test]
+fn it_is_raised_now_and_then_and_back_where_nothing_comes_of_it() {
+    let mut capacity = Capacity::of(60e6, 240.0);
+    second(&mut capacity, 0.5, 59.4e6, 0.0);
+    seconds(&mut capacity, 2, 0.5, 59.4e6);
+    near(rate(&capacity), 59.4 * 1.02);
+    seconds(&mut capacity, 2, 1.0, 60e6);
+    second(&mut capacity, 0.5, 50e6, 0.0);
+    near(rate(&capacity), 59.4);
+    let raises_in = |capacity: &mut Capacity| {
+        let before = rate(capacity);
+        (0..200).find(|_| {
+            second(capacity, 0.5, 59.4e6, 0.0);
+            rate(capacity) > before
+        })
+    };
+    let first = raises_in(&mut capacity).unwrap();
+    seconds(&mut capacity, 2, 1.0, 60e6);
+    second(&mut capacity, 0.5, 50e6, 0.0);
+    let second = raises_in(&mut capacity).unwrap();
+    assert!(second > first + first / 2, "{first} s, then {second} s");
+}
+
+#[test]
+fn a_disk_that_got_faster_is_followed_in_ever_larger_steps() {
+    let mut capacity = Capacity::of(6e6, 24.0);
+    for _ in 0..30 {
+        let given = rate(&capacity) * 1e6;
+        second(&mut capacity, 0.5, given, 0.0);
+    }
+    assert!(rate(&capacity) > 60.0, "{}", rate(&capacity));
+}
+
+#[test]
+fn small_requests_have_a_price_once_they_were_the_bottleneck() {
+    let mut capacity = Capacity::of(60e6, 240.0);
+    second(&mut capacity, 0.5, 59.4e6, 0.0);
+    assert!(capacity.rate().requests.is_infinite());
+    let small = Interval {
+        seconds: 0.25,
+        busy: 1.0,
+        used: 0.0,
+        bytes: 2000.0 * 4096.0,
+        requests: 2000.0,
+        queued: 0.0,
+    };
+    for _ in 0..8 {
+        capacity.step(&small);
+    }
+    let rate = capacity.rate();
+    let cost = |bytes: f64, requests: f64| bytes / rate.bytes + requests / rate.requests;
+    assert!(
+        (0.9..1.35).contains(&cost(small.bytes, small.requests)),
+        "{rate:?}"
+    );
+    // The bytes cost as before.
+    assert!(
+        (0.9..1.35).contains(&cost(60e6, 60e6 / 262_144.0)),
+        "{rate:?}"
+    );
+}

@@ -1,0 +1,173 @@
+//! io.cost, which the agent enables on a disk that nothing divides, while tenants contend for it.
+//!
+//! Its rate is fixed: the kernel's own search for it (vrate) swings between half of the disk and more than it
+//! (docs/results/device.md). Instead the model, what a byte and a request cost, follows the disk ([`Rate`]).
+
+use justitia_api::units::bytes;
+use justitia_kernel::cgroup::Cgroup;
+use justitia_kernel::io::DevId;
+use justitia_kernel::knob::Knob;
+use justitia_share::PAGE_SIZE;
+use justitia_share::num::{to_f64, to_u64};
+
+use super::knobs::Moved;
+use crate::device::capacity::{Prices, Rate};
+use crate::device::disk_sampler::Interval;
+use crate::device::ours::{ours_to_write, still_stands, told};
+use crate::knobs::KnobStore;
+
+/// A rate that would move by less than this part stays: each write of a model waits until the disk's queue is empty.
+const DEADBAND: f64 = 0.002;
+/// io.cost's period is twice this latency, microseconds: several requests of a slow disk. Beside a shorter one it hardly divides.
+const LATENCY: u32 = 25_000;
+
+/// io.cost of one disk, ours.
+#[derive(Debug)]
+pub(super) struct OwnIoCost {
+    device: DevId,
+    rate: Rate,
+    /// What stands; `None` while io.cost is not enabled.
+    standing: Option<Prices>,
+}
+
+impl OwnIoCost {
+    pub(super) fn new(device: DevId) -> Self {
+        Self {
+            device,
+            rate: Rate::default(),
+            standing: None,
+        }
+    }
+
+    /// Whether it is enabled.
+    pub(super) const fn stands(&self) -> bool {
+        self.standing.is_some()
+    }
+
+    /// What bytes and requests cost, while it is enabled.
+    pub(super) fn prices(&self) -> Option<Prices> {
+        self.standing
+    }
+
+    /// Takes in an interval; `contended` says whether weights are corrected.
+    pub(super) fn step(&mut self, contended: bool, seen: &Interval) {
+        self.rate.step(contended, seen);
+    }
+
+    /// Enables io.cost, moves its rate, or gives both lines back.
+    pub(super) fn apply(&mut self, root: &Cgroup, store: &mut KnobStore) -> Vec<Moved> {
+        let Some(rate) = self.rate.handed_out() else {
+            return self.release(root, store, OVER);
+        };
+        let near = |now: f64, then: f64| now == then || (now / then - 1.0).abs() < DEADBAND;
+        let stands = |standing: Prices| {
+            near(rate.bytes, standing.bytes) && near(rate.requests, standing.requests)
+        };
+        if self.standing.is_some_and(stands) {
+            return Vec::new();
+        }
+        let lines = [
+            (Knob::IoCostModel(self.device), model(self.device, &rate)),
+            (Knob::IoCostQos(self.device), quality(self.device)),
+        ];
+        let free =
+            |(knob, _): &(Knob, String)| ours_to_write(store, root, *knob, &knob.default_value());
+        if !lines.iter().all(free) {
+            return self.release(root, store, THEIRS);
+        }
+        let mut moved = Vec::new();
+        for (knob, line) in lines {
+            if store.applied(root.id(), knob) == Some(line.as_str()) {
+                continue;
+            }
+            let written = store.hold(root, knob, &line);
+            if !told(root, knob, written, store) {
+                moved.extend(self.release(root, store, THEIRS));
+                return moved;
+            }
+            moved.push(Moved {
+                id: root.id(),
+                knob,
+                to: Some(line),
+                why: why(&rate),
+            });
+        }
+        self.standing = Some(rate);
+        moved
+    }
+
+    /// Looks whether both lines still stand; if not, what is left of ours is given back.
+    pub(super) fn audit(&mut self, root: &Cgroup, store: &mut KnobStore) -> Vec<Moved> {
+        let stand = knobs(self.device)
+            .into_iter()
+            .all(|knob| still_stands(store, root.id(), knob));
+        if self.stands() && !stand {
+            return self.release(root, store, THEIRS);
+        }
+        Vec::new()
+    }
+
+    /// Gives both lines back.
+    pub(super) fn release(
+        &mut self,
+        root: &Cgroup,
+        store: &mut KnobStore,
+        why: &str,
+    ) -> Vec<Moved> {
+        self.standing = None;
+        let ours = knobs(self.device).into_iter();
+        let held = ours.filter(|knob| store.applied(root.id(), *knob).is_some());
+        let held: Vec<Knob> = held.collect();
+        let moved = held.into_iter().map(|knob| {
+            store.restore(root.id(), knob);
+            Moved {
+                id: root.id(),
+                knob,
+                to: None,
+                why: why.to_owned(),
+            }
+        });
+        moved.collect()
+    }
+}
+
+/// The lines of the root, in the order in which they are given back: without the first the second has no effect.
+const fn knobs(device: DevId) -> [Knob; 2] {
+    [Knob::IoCostQos(device), Knob::IoCostModel(device)]
+}
+
+/// No rate is less, bytes per second: a model of 0 would cost nothing.
+const LEAST: f64 = 65_536.0;
+const OVER: &str = "nobody contends for the disk any more";
+const THEIRS: &str = "another writer has set io.cost of the disk";
+
+/// As the kernel prints the line, so that our own is recognised.
+fn quality(device: DevId) -> String {
+    format!(
+        "{device} enable=1 ctrl=user rpct=0.00 rlat={LATENCY} wpct=0.00 wlat={LATENCY} min=100.00 max=100.00"
+    )
+}
+
+/// The kernel takes how many requests of a page can be had: its own cost of a request is that less the cost of a page.
+fn model(device: DevId, rate: &Prices) -> String {
+    let page = to_f64(PAGE_SIZE);
+    let requests = 1.0 / (1.0 / rate.requests + page / rate.bytes);
+    let (bytes, requests) = (to_u64(rate.bytes.max(LEAST)), to_u64(requests.max(1.0)));
+    format!(
+        "{device} ctrl=user model=linear rbps={bytes} rseqiops={requests} rrandiops={requests} wbps={bytes} wseqiops={requests} wrandiops={requests}"
+    )
+}
+
+fn why(rate: &Prices) -> String {
+    let requests = match rate.requests.is_finite() {
+        true => format!(", or {:.0} requests/s", rate.requests),
+        false => String::new(),
+    };
+    format!(
+        "tenants contend for the disk, which nothing divides by weight; io.cost hands out {}/s of it{requests}, hardly less than it can do",
+        bytes(to_u64(rate.bytes))
+    )
+}
+
+#[cfg(test)]
+mod tests;

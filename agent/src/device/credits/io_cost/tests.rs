@@ -1,0 +1,141 @@
+//! The lines of io.cost over plain files, of one disk.
+
+use justitia_kernel::cgroup::CgroupFs;
+
+use super::*;
+
+const DISK: DevId = DevId { major: 8, minor: 0 };
+const QOS: &str = "io.cost.qos";
+const MODEL: &str = "io.cost.model";
+
+struct Fixture {
+    dir: tempfile::TempDir,
+    store: KnobStore,
+    root: Cgroup,
+    own: OwnIoCost,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("cgroup");
+        std::fs::create_dir(&root).unwrap();
+        for file in [QOS, MODEL] {
+            std::fs::write(root.join(file), "").unwrap();
+        }
+        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let (mut store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
+        store.write_knob = |cgroup, knob, value| {
+            std::fs::write(cgroup.full_path().join(knob.file()), format!("{value}\n")).unwrap();
+            Ok(())
+        };
+        Self {
+            root: fs.root().clone(),
+            dir,
+            store,
+            own: OwnIoCost::new(DISK),
+        }
+    }
+
+    /// Seconds in which the disk was busy and completed so many bytes a second.
+    fn busy(&mut self, contended: bool, seconds: u32, bytes: f64) -> Vec<Moved> {
+        let interval = Interval {
+            seconds: 0.25,
+            busy: 1.0,
+            used: 0.0,
+            bytes,
+            requests: bytes / 65536.0,
+            queued: 0.0,
+        };
+        let mut moved = Vec::new();
+        for _ in 0..4 * seconds {
+            self.own.step(contended, &interval);
+            moved.extend(self.own.apply(&self.root, &mut self.store));
+        }
+        moved
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.root.full_path().join(file), text).unwrap();
+    }
+
+    fn reads(&self, file: &str) -> String {
+        std::fs::read_to_string(self.root.full_path().join(file)).unwrap()
+    }
+}
+
+#[test]
+fn it_is_enabled_while_tenants_contend_and_given_back_after() {
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.busy(false, 2, 60e6), []);
+    assert!(!fixture.own.stands());
+    let moved = fixture.busy(true, 2, 60e6);
+    assert!(fixture.own.stands());
+    assert!(
+        fixture
+            .reads(QOS)
+            .starts_with("8:0 enable=1 ctrl=user rpct=0.00 rlat=25000")
+    );
+    let model = fixture.reads(MODEL);
+    assert!(
+        model.contains("rbps=59400000") && model.contains("wbps=59400000"),
+        "{model}"
+    );
+    assert!(model.contains("rrandiops=14502"), "as many pages: {model}");
+    let knobs: Vec<Knob> = moved.iter().map(|one| one.knob).collect();
+    let (qos, model) = (Knob::IoCostQos(DISK), Knob::IoCostModel(DISK));
+    assert_eq!(
+        knobs,
+        [model, qos, model],
+        "the queue is emptied, then filled"
+    );
+    assert!(
+        moved[0].why.contains("hands out 45.3M/s"),
+        "{}",
+        moved[0].why
+    );
+    let moved = fixture.busy(false, 1, 60e6);
+    assert_eq!(moved.len(), 2);
+    assert_eq!(fixture.reads(QOS), "8:0 enable=0 ctrl=auto\n");
+    assert_eq!(fixture.reads(MODEL), "8:0 ctrl=auto\n");
+    assert!(fixture.store.is_empty() && !fixture.own.stands());
+}
+
+#[test]
+fn what_its_operator_has_set_is_left_alone() {
+    let mut fixture = Fixture::new();
+    let theirs =
+        "8:0 ctrl=user model=linear rbps=1 rseqiops=1 rrandiops=1 wbps=1 wseqiops=1 wrandiops=1\n";
+    fixture.write(MODEL, theirs);
+    assert_eq!(fixture.busy(true, 2, 60e6), []);
+    assert_eq!(
+        (fixture.reads(MODEL), fixture.reads(QOS)),
+        (theirs.to_owned(), String::new())
+    );
+}
+
+#[test]
+fn what_another_writer_sets_is_left_and_the_rest_given_back() {
+    let mut fixture = Fixture::new();
+    fixture.busy(true, 2, 60e6);
+    let theirs = "8:0 enable=1 ctrl=auto\n";
+    fixture.write(QOS, theirs);
+    let moved = fixture.own.audit(&fixture.root, &mut fixture.store);
+    assert_eq!(moved.len(), 1, "{moved:?}");
+    assert_eq!(fixture.reads(QOS), theirs);
+    assert_eq!(fixture.reads(MODEL), "8:0 ctrl=auto\n");
+    assert_eq!(fixture.busy(true, 2, 60e6), [], "it is theirs from now on");
+}
+
+#[test]
+fn both_lines_are_in_the_journal() {
+    let mut fixture = Fixture::new();
+    fixture.busy(true, 2, 60e6);
+    let ledger = std::fs::read_to_string(fixture.dir.path().join("state/ledger")).unwrap();
+    for original in ["8:0 enable=0 ctrl=auto", "8:0 ctrl=auto"] {
+        assert!(ledger.contains(&format!("{original:?}")), "{ledger}");
+    }
+    fixture.store.restore_all();
+    assert_eq!(fixture.reads(QOS), "8:0 enable=0 ctrl=auto\n");
+    assert_eq!(fixture.reads(MODEL), "8:0 ctrl=auto\n");
+}

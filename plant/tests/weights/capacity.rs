@@ -1,0 +1,197 @@
+//! A disk that nothing divides: io.cost, enabled while tenants contend, at the rate that follows what the disk can do.
+
+use justitia_plant::{Disk, Memory, Scheduler, Work};
+use justitia_share::num::to_f64;
+
+use super::controlled::{Acts, Controlled, all};
+use super::{EIGHT, FOUR, STARVING, asynchronous, distribution, misallocated, readers, seeds};
+
+/// A disk of so many MB/s, with io.cost off.
+fn undivided(speed: f64) -> Disk {
+    let scheduler = Scheduler::IoCost {
+        bytes: f64::INFINITY,
+        requests: f64::INFINITY,
+    };
+    Disk::new(speed * 1e6, scheduler)
+}
+
+fn direct(seed: u64, acts: Acts) -> Controlled {
+    let machine = Controlled::new(undivided(60.0), Memory::guest(), &FOUR, seed, acts);
+    all(machine, Work::direct(16, 65536.0))
+}
+
+#[test]
+fn tenants_of_each_kind_are_divided_at_hardly_any_loss() {
+    type Case = (&'static str, f64, Memory, &'static [u64], Work, f64);
+    let (fast, slow) = (Memory::guest(), Memory::slow_guest());
+    let queue = |depth| Work::direct(depth, 65536.0);
+    let server = |rate| Work::file_server(rate);
+    let cases: [Case; 9] = [
+        ("direct, queue depth 16", 60.0, fast, &FOUR, queue(16), 0.15),
+        ("direct, queue depth 4", 60.0, fast, &FOUR, queue(4), 0.15),
+        (
+            "direct, asynchronous",
+            60.0,
+            fast,
+            &FOUR,
+            asynchronous(),
+            0.15,
+        ),
+        ("readers", 60.0, fast, &FOUR, readers(), 0.15),
+        ("buffered writers", 60.0, fast, &FOUR, Work::buffered(), 0.2),
+        (
+            "buffered writers, slow disk",
+            30.0,
+            fast,
+            &FOUR,
+            Work::buffered(),
+            0.35,
+        ),
+        ("file servers", 20.0, slow, &FOUR, server(115e6), 0.2),
+        ("file servers ×8", 20.0, slow, &EIGHT, server(90e6), 0.5),
+        (
+            "file servers, 1 + 7",
+            20.0,
+            slow,
+            &STARVING,
+            server(43e6),
+            0.5,
+        ),
+    ];
+    println!("| | FIFO: PV; total, MB/s | io.cost that follows the disk: PV, 95 %; total |");
+    println!("|---|---|---|");
+    for (what, speed, memory, weights, work, most) in cases {
+        let of = |acts| {
+            let run = |seed| {
+                let machine = Controlled::new(undivided(speed), memory, weights, seed, acts);
+                all(machine, work).window(24.0, 60.0)
+            };
+            let (pvs, totals) = (1..=seeds(3)).map(run).unzip();
+            (distribution(pvs), distribution(totals).0)
+        };
+        let ((plain, _), before) = of(Acts::Nothing);
+        let ((pv, worst), total) = of(Acts::Capacity);
+        println!("| {what} | {plain:.2}; {before:.1} | {pv:.2}, {worst:.2}; {total:.1} |");
+        assert!(pv <= most && worst <= 2.5 * most, "{what}: {pv} {worst}");
+        assert!(total >= 0.97 * before, "{what}: {total} of {before}");
+    }
+}
+
+#[test]
+fn alone_a_tenant_is_not_limited() {
+    let mut machine = direct(1, Acts::Capacity);
+    machine.run(10.0);
+    assert!(machine.rate.is_some());
+    for tenant in 1..4 {
+        machine.machine.set_work(tenant, None);
+    }
+    machine.run(2.5);
+    assert!(machine.rate.is_none() && machine.standing.is_empty());
+    let got = machine.measure(5.0);
+    assert!(got[0] > 59e6, "{got:?}");
+}
+
+#[test]
+fn a_disk_that_changes_is_followed() {
+    for seed in 1..=seeds(3) {
+        let mut machine = direct(seed, Acts::Capacity);
+        machine.run(10.0);
+        // Ten times slower shows at once, faster once it has been tried.
+        for (speed, after) in [(6e6, 5.0), (60e6, 40.0), (45e6, 5.0), (60e6, 140.0)] {
+            machine.machine.set_speed(speed);
+            machine.run(after);
+            let got = machine.measure(20.0);
+            let total = got.iter().sum::<f64>();
+            assert!(total > 0.95 * speed, "{speed}: {got:?}");
+            assert!(misallocated(&got, &FOUR) < 0.1, "{speed}: {got:?}");
+        }
+    }
+}
+
+#[test]
+fn what_small_requests_cost_is_learnt_once() {
+    let mut machine = direct(1, Acts::Capacity);
+    machine.machine.set_requests(2000.0);
+    let large = Work::direct(16, 262_144.0);
+    let small = Work::direct(16, 4096.0);
+    let mut totals = Vec::new();
+    for work in [large, small, large, small, large] {
+        machine.machine.set_all(work);
+        machine.run(5.0);
+        let got = machine.measure(15.0);
+        assert!(misallocated(&got, &FOUR) < 0.15, "{got:?}");
+        totals.push(got.iter().sum::<f64>());
+    }
+    for (total, could) in totals.iter().zip([60e6, 8.2e6, 60e6, 8.2e6, 60e6]) {
+        assert!(*total > 0.85 * could, "{totals:?}");
+    }
+}
+
+/// By bytes alone the tenant with small requests would have as many as the others, which leaves them a quarter of what they have without us.
+#[test]
+fn small_requests_beside_large_ones_take_no_more_than_their_part_of_the_disk() {
+    let equal = [100, 100, 100, 100];
+    let run = |acts| {
+        let machine = Controlled::new(undivided(60.0), Memory::guest(), &equal, 1, acts);
+        let mut machine = all(machine, Work::direct(16, 262_144.0));
+        machine.machine.set_requests(2000.0);
+        machine.machine.set_work(0, Some(Work::direct(16, 4096.0)));
+        machine.run(60.0);
+        machine.measure(40.0)
+    };
+    let (without, with) = (run(Acts::Nothing), run(Acts::Capacity));
+    println!("{without:?} {with:?}");
+    for tenant in 1..4 {
+        assert!(
+            with[tenant] > 0.65 * without[tenant],
+            "{without:?} {with:?}"
+        );
+    }
+    assert!(with[0] > without[0], "{without:?} {with:?}");
+}
+
+#[test]
+fn a_disk_that_is_never_the_same_keeps_most_of_what_it_can_do() {
+    for seed in 1..=seeds(3) {
+        let mut machine = direct(seed, Acts::Capacity);
+        let mut random = justitia_plant::Rng::new(seed);
+        let (mut could, mut got) = (0.0, vec![0.0; 4]);
+        for second in 0..120 {
+            let speed = random.between(48e6, 60e6);
+            machine.machine.set_speed(speed);
+            let now = machine.measure(1.0);
+            if second >= 20 {
+                could += speed;
+                got.iter_mut().zip(now).for_each(|(sum, one)| *sum += one);
+            }
+        }
+        let total = got.iter().sum::<f64>();
+        assert!(total > 0.85 * could, "{total} of {could}");
+        assert!(misallocated(&got, &FOUR) < 0.1, "{got:?}");
+    }
+}
+
+#[test]
+fn a_disk_that_stood_still_for_a_second_is_soon_as_before() {
+    for seed in 1..=seeds(3) {
+        let mut machine = direct(seed, Acts::Capacity);
+        machine.run(30.0);
+        machine.machine.set_speed(1e3);
+        machine.run(1.0);
+        machine.machine.set_speed(60e6);
+        machine.run(10.0);
+        let got = machine.measure(10.0);
+        assert!(got.iter().sum::<f64>() > 0.95 * 60e6, "{got:?}");
+        assert!(misallocated(&got, &FOUR) < 0.1, "{got:?}");
+    }
+}
+
+#[test]
+fn it_writes_little() {
+    let mut machine = direct(1, Acts::Capacity);
+    machine.run(60.0);
+    machine.rates = 0;
+    machine.run(300.0);
+    let per_minute = to_f64(machine.rates) / 5.0;
+    assert!(per_minute < 10.0, "{per_minute} models a minute");
+}
