@@ -289,11 +289,32 @@ pub struct Rate {
     capacity: Option<Capacity>,
     /// What the disk completed since it is busy without a pause: bytes, requests, in how many seconds.
     completed: [f64; 3],
+    /// For how long it has had requests and completed none, seconds.
+    silent: f64,
 }
 
 impl Rate {
-    /// Takes in an interval.
+    /// Takes in an interval. What a disk does that completes nothing shows once it does: so the rate does not move while it stands still, when
+    /// a write of a model would wait for it.
     pub fn step(&mut self, contended: bool, seen: &Interval) {
+        if seen.busy >= BUSY && seen.requests <= 0.0 {
+            self.silent += seen.seconds;
+            return;
+        }
+        let silent = std::mem::take(&mut self.silent);
+        let part = seen.seconds / (seen.seconds + silent);
+        self.take_in(
+            contended,
+            &Interval {
+                seconds: seen.seconds + silent,
+                bytes: seen.bytes * part,
+                requests: seen.requests * part,
+                ..*seen
+            },
+        );
+    }
+
+    fn take_in(&mut self, contended: bool, seen: &Interval) {
         if let (Some(capacity), true) = (&mut self.capacity, contended) {
             capacity.step(seen);
             return;

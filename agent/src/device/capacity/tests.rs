@@ -97,6 +97,29 @@ fn a_disk_that_got_faster_is_followed_in_ever_larger_steps() {
 }
 
 #[test]
+fn while_a_disk_stands_still_the_rate_does_not_move() {
+    let interval = |busy, bytes| Interval {
+        seconds: 0.25,
+        busy,
+        used: 0.0,
+        bytes,
+        requests: bytes / 262_144.0,
+        queued: 0.0,
+    };
+    let mut rate = Rate::default();
+    let mut step = |busy, bytes, looks| {
+        (0..looks).for_each(|_| rate.step(true, &interval(busy, bytes)));
+        rate.handed_out().unwrap().bytes / 1e6
+    };
+    step(1.0, 60e6, 4);
+    near(step(0.5, 59.4e6, 1), 59.4);
+    near(step(1.0, 0.0, 40), 59.4);
+    // Ten seconds are as if it had been slow for once.
+    let after = step(1.0, 60e6, 1);
+    assert!(after > 0.35 * 59.4, "{after}");
+}
+
+#[test]
 fn small_requests_have_a_price_once_they_were_the_bottleneck() {
     let mut capacity = Capacity::of(60e6, 240.0);
     second(&mut capacity, 0.5, 59.4e6, 0.0);
