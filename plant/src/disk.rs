@@ -155,6 +155,8 @@ pub(crate) struct Queue {
     period: f64,
     virtual_time: f64,
     pub(crate) busy: f64,
+    /// What passed io.cost, seconds of what it hands out.
+    pub(crate) spent: f64,
 }
 
 impl Queue {
@@ -170,6 +172,7 @@ impl Queue {
             period: 0.0,
             virtual_time: 0.0,
             busy: 0.0,
+            spent: 0.0,
         }
     }
 
@@ -281,6 +284,7 @@ impl Queue {
                 let cost = self.disk.scheduler.cost(request.size);
                 lane.budget -= cost;
                 lane.used += cost;
+                self.spent += cost;
                 self.device.push_back(request);
             }
         }

@@ -26,6 +26,8 @@ pub struct DiskSample {
     pub seconds: f64,
     /// The part of it with any request under way.
     pub busy: f64,
+    /// The part of what io.cost hands out that was used.
+    pub used: f64,
     /// Requests that were completed.
     pub completed: u64,
     /// Requests under way at its end.
@@ -235,6 +237,7 @@ impl Machine {
         let disk = DiskSample {
             seconds,
             busy: (std::mem::take(&mut self.queue.busy) / seconds).min(1.0),
+            used: (std::mem::take(&mut self.queue.spent) / seconds).min(1.0),
             completed: std::mem::take(&mut self.completed),
             in_flight: self.queue.in_flight() as u64,
             throughput: std::mem::take(&mut self.bytes) / seconds,

@@ -170,7 +170,7 @@ impl Controlled {
         }
         let looked = Looked {
             seconds: disk.seconds,
-            busy: disk.busy,
+            busy: disk.busy.max(disk.used),
             throughput: disk.throughput,
         };
         let used: Vec<Used> = samples

@@ -29,6 +29,8 @@ struct Case {
     window: (f64, f64),
     /// The most that PV may be on the median.
     most: f64,
+    /// What must be left of the total with plain weights.
+    keeps: f64,
 }
 
 impl Case {
@@ -47,6 +49,7 @@ fn direct_case(what: &'static str, work: Work, most: f64) -> Case {
         work,
         window: (6.0, 15.0),
         most,
+        keeps: 0.98,
     }
 }
 
@@ -102,7 +105,11 @@ fn io_cost_cases() -> Vec<Case> {
         disk: io_cost(60.0, model),
         ..direct_case(what, Work::direct(16, 65536.0), most)
     };
-    let writers = |what, model, most| writers_case(what, io_cost(60.0, model), most);
+    // The model of the page cache writes a twentieth less again where the light tenants have less; guests do not.
+    let writers = |what, model, most| Case {
+        keeps: 0.95,
+        ..writers_case(what, io_cost(60.0, model), most)
+    };
     vec![
         direct("io.cost at 90 %, direct", 0.9, 0.15),
         direct("io.cost at 100 %, direct", 1.0, 0.4),
@@ -171,7 +178,7 @@ fn corrected_weights_are_closer_than_plain_ones_and_nothing_is_lost() {
             pv <= case.most && worst <= 2.5 * case.most,
             "{what}: {pv} {worst}"
         );
-        assert!(all >= 0.98 * total, "{what}: {all} of {total}");
+        assert!(all >= case.keeps * total, "{what}: {all} of {total}");
     }
 }
 
