@@ -214,14 +214,7 @@ impl Capacity {
             self.since = [0.0; 3];
             return false;
         }
-        let now = [
-            seen.bytes * seen.seconds,
-            seen.requests * seen.seconds,
-            seen.seconds,
-        ];
-        for (sum, one) in self.since.iter_mut().zip(now) {
-            *sum += one;
-        }
+        add(&mut self.since, seen);
         let known = self.returns() || self.since[2] >= MEASURED;
         self.missing > MUCH || (self.missing > MISSING && known)
     }
@@ -329,14 +322,8 @@ impl Rate {
         } else {
             1.0
         };
-        let now = [
-            seen.bytes * seen.seconds,
-            seen.requests * seen.seconds,
-            seen.seconds,
-        ];
-        for (sum, one) in self.completed.iter_mut().zip(now) {
-            *sum = *sum * kept + one;
-        }
+        self.completed = self.completed.map(|sum| kept * sum);
+        add(&mut self.completed, seen);
         let [bytes, requests, seconds] = self.completed;
         if contended && seconds >= MEASURED && bytes > 0.0 {
             self.capacity = Some(Capacity::of(bytes / seconds, requests / seconds));
@@ -348,6 +335,14 @@ impl Rate {
     #[must_use]
     pub fn handed_out(&self) -> Option<Prices> {
         self.capacity.as_ref().map(Capacity::rate)
+    }
+}
+
+/// Adds what the disk completed: bytes, requests, in how many seconds.
+fn add(sums: &mut [f64; 3], seen: &Interval) {
+    let per_second = [seen.bytes, seen.requests, 1.0];
+    for (sum, one) in sums.iter_mut().zip(per_second) {
+        *sum += one * seen.seconds;
     }
 }
 

@@ -9,8 +9,7 @@ use justitia_share::NodeId;
 use justitia_share::num::to_f64;
 
 use super::io_cost::OwnIoCost;
-use super::knobs::{Guarded, LetGo, Moved};
-
+use super::knobs::{Guarded, LetGo, Moved, give_back};
 use super::tree::weights;
 use crate::config::Config;
 use crate::device::capacity::Prices;
@@ -163,17 +162,8 @@ impl DiskCredits {
         };
         let ours = knobs(self.disk.id);
         let held = store.owned().filter(|(_, held, ..)| ours.contains(held));
-        let held: Vec<_> = held.map(|(id, knob, ..)| (id, knob)).collect();
-        let give_back = |(id, knob)| {
-            store.restore(id, knob);
-            Moved {
-                id,
-                knob,
-                to: None,
-                why: why.to_owned(),
-            }
-        };
-        held.into_iter().map(give_back).collect()
+        let held = held.map(|(id, knob, ..)| (id, knob)).collect();
+        give_back(store, held, why)
     }
 
     /// Takes in an interval, and moves the weights that it moves; returns the part of the disk of everyone who contends for it.

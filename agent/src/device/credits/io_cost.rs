@@ -4,13 +4,13 @@
 //! (docs/results/device.md). Instead the model, what a byte and a request cost, follows the disk ([`Rate`]).
 
 use justitia_api::units::bytes;
-use justitia_kernel::cgroup::Cgroup;
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
 use justitia_share::PAGE_SIZE;
 use justitia_share::num::{to_f64, to_u64};
 
-use super::knobs::Moved;
+use super::knobs::{Moved, give_back};
 use crate::device::capacity::{Prices, Rate};
 use crate::device::disk_sampler::Interval;
 use crate::device::ours::{ours_to_write, still_stands, told};
@@ -115,19 +115,10 @@ impl OwnIoCost {
         why: &str,
     ) -> Vec<Moved> {
         self.standing = None;
-        let ours = knobs(self.device).into_iter();
-        let held = ours.filter(|knob| store.applied(root.id(), *knob).is_some());
-        let held: Vec<Knob> = held.collect();
-        let moved = held.into_iter().map(|knob| {
-            store.restore(root.id(), knob);
-            Moved {
-                id: root.id(),
-                knob,
-                to: None,
-                why: why.to_owned(),
-            }
-        });
-        moved.collect()
+        let ours = knobs(self.device).map(|knob| (root.id(), knob));
+        let held = |(id, knob): &(CgroupId, Knob)| store.applied(*id, *knob).is_some();
+        let held = ours.into_iter().filter(held).collect();
+        give_back(store, held, why)
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::knob::Knob;
 
+use crate::knobs::KnobStore;
 use crate::knobs::watchdog::{LEASE_EXPIRY, Watchdog};
 
 /// A knob that has moved, or was given back.
@@ -19,6 +20,24 @@ pub struct Moved {
     pub to: Option<String>,
     /// The facts behind it.
     pub why: String,
+}
+
+/// Gives these back, for this reason; returns what has moved.
+pub(super) fn give_back(
+    store: &mut KnobStore,
+    held: Vec<(CgroupId, Knob)>,
+    why: &str,
+) -> Vec<Moved> {
+    let give_back = |(id, knob)| {
+        store.restore(id, knob);
+        Moved {
+            id,
+            knob,
+            to: None,
+            why: why.to_owned(),
+        }
+    };
+    held.into_iter().map(give_back).collect()
 }
 
 // The watchdog, started before the first `memory.high`.
