@@ -1,14 +1,13 @@
 //! What a disk can do, as io.cost needs it: what a request costs, and how much may be handed out (WDT, slides "TotalCredit updater").
 //!
 //! io.cost divides what it hands out, and nothing beyond. A hair below what the disk can do weights hold exactly; a few per cent
-//! above they hold hardly at all: requests wait at the disk, none before it, and whoever has few of them gives away what its weight
+//! above they hold hardly at all: requests wait at the disk and not before it, and a tenant with few of them gives away what its weight
 //! gives it. That lasts until the disk's queue has been empty. So the rate follows the disk from below. What the disk is given less than
 //! the rate while it has requests all the time is what it cannot do.
 
 use super::disk_sampler::Interval;
+use super::prices::{BUSY, Costs, Prices};
 
-/// From this part of the time on a disk is busy.
-const BUSY: f64 = 0.95;
 /// The rate is this part of what the disk did when it was the bottleneck,
 const BELOW: f64 = 0.99;
 /// and this part of that until its queue has been empty,
@@ -42,36 +41,6 @@ const RESTING: f64 = 0.5;
 const ANOTHER: f64 = 0.25;
 /// At once the rate falls to this part of itself at most.
 const FALL: f64 = 0.5;
-/// A disk that moves less than this part of the bytes that it can move, in small requests, is limited by these.
-const SMALL: f64 = 0.7;
-
-/// What a disk can do in a second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Prices {
-    /// Bytes, in large requests.
-    pub bytes: f64,
-    /// Requests, small ones. Unlimited until they were the bottleneck.
-    pub requests: f64,
-}
-
-impl Prices {
-    /// How many times as much of the disk these take as so many bytes in large requests.
-    #[must_use]
-    pub fn times(&self, bytes: f64, requests: f64) -> f64 {
-        let dearer = (requests / self.requests) / (bytes / self.bytes);
-        if dearer.is_finite() {
-            1.0 + dearer
-        } else {
-            1.0
-        }
-    }
-
-    /// Seconds of the disk.
-    fn cost(&self, bytes: f64, requests: f64) -> f64 {
-        bytes / self.bytes + requests / self.requests
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// The disk's queue is to be empty, for so many seconds more at most.
@@ -86,8 +55,6 @@ enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Capacity {
     prices: Prices,
-    /// How large requests were when the disk did most, bytes.
-    large: f64,
     /// Of what the prices say, so much can be had: seconds of the disk in a second.
     rate: f64,
     phase: Phase,
@@ -106,16 +73,12 @@ struct Capacity {
 }
 
 impl Capacity {
-    /// Of a disk that completed so many bytes, in so many requests, per second when it was the bottleneck.
+    /// Of a disk that did this part of what it can do by these prices, when it was the bottleneck.
     #[must_use]
-    fn of(bytes: f64, requests: f64) -> Self {
+    fn of(prices: Prices, did: f64) -> Self {
         Self {
-            prices: Prices {
-                bytes,
-                requests: f64::INFINITY,
-            },
-            large: bytes / requests.max(1.0),
-            rate: BELOW,
+            prices,
+            rate: BELOW * did,
             phase: Phase::Empties(MOST_EMPTYING),
             missing: 0.0,
             since: [0.0; 3],
@@ -129,18 +92,14 @@ impl Capacity {
     /// What io.cost is to hand out, a second.
     #[must_use]
     fn rate(&self) -> Prices {
-        let rate = match self.phase {
+        self.prices.part(match self.phase {
             Phase::Empties(_) => EMPTYING * self.rate,
             Phase::Holds(_) | Phase::Raised(_) => self.rate,
-        };
-        Prices {
-            bytes: rate * self.prices.bytes,
-            requests: rate * self.prices.requests,
-        }
+        })
     }
 
     /// Takes in an interval in which tenants contended.
-    fn step(&mut self, seen: &Interval) {
+    fn step(&mut self, seen: &Interval, learnt: Prices) {
         let rests = seen.busy < BUSY;
         let left = |time: f64| time - seen.seconds;
         if let Phase::Empties(time) = self.phase {
@@ -153,7 +112,7 @@ impl Capacity {
         let misses = self.misses(seen);
         let rests_more = self.rests_more(seen);
         self.phase = match self.phase {
-            _ if misses => self.fall(),
+            _ if misses => self.fall(learnt),
             Phase::Holds(time) if !rests_more && (left(time) > 0.0 || self.missing > 0.0) => {
                 Phase::Holds(left(time))
             }
@@ -225,12 +184,12 @@ impl Capacity {
     }
 
     /// The disk is the bottleneck.
-    fn fall(&mut self) -> Phase {
+    fn fall(&mut self, learnt: Prices) -> Phase {
         if self.returns() {
             self.rate /= self.raised;
             self.hold = (2.0 * self.hold).min(MOST_HOLD);
         } else {
-            self.fall_to_what_it_did();
+            self.fall_to_what_it_did(learnt);
             self.hold = HOLD;
         }
         (self.missing, self.since) = (0.0, [0.0; 3]);
@@ -239,33 +198,15 @@ impl Capacity {
         Phase::Empties(MOST_EMPTYING)
     }
 
-    fn fall_to_what_it_did(&mut self) {
+    /// Prices may have been learnt better since: then what the rate is of has changed.
+    fn fall_to_what_it_did(&mut self, learnt: Prices) {
         let [bytes, requests, seconds] = self.since;
         let (bytes, requests) = (bytes / seconds, requests / seconds);
-        let stood = self.prices;
-        self.learn(bytes, requests);
-        let could = BELOW * self.prices.cost(bytes, requests);
-        // Where prices have moved, the rate is of another kind.
-        let most = match self.prices == stood {
-            true => BELOW * self.rate,
-            false => f64::INFINITY,
-        };
-        self.rate = could.min(most).max(FALL * self.rate);
-    }
-
-    /// Learns prices from what the disk did when it was the bottleneck. That much smaller requests were fewer bytes is their price; as
-    /// large ones say that the disk has become slower, which is no matter of prices.
-    fn learn(&mut self, bytes: f64, requests: f64) {
-        let (most, size) = (self.prices.bytes, bytes / requests.max(1.0));
-        if bytes > most {
-            (self.prices.bytes, self.large) = (bytes, size);
-        } else if bytes < SMALL * most && size < self.large / 2.0 {
-            let could = requests / (1.0 - bytes / most);
-            self.prices.requests = match self.prices.requests.is_finite() {
-                true => self.prices.requests.max(could),
-                false => could,
-            };
-        }
+        let could = learnt.cost(bytes, requests);
+        let stood = self.rate * could / self.prices.cost(bytes, requests);
+        // That requests are dear is known by now; a disk that does less than it usually does may do so for a moment.
+        self.rate = (BELOW * could.min(stood)).max(FALL * stood.min(1.0));
+        self.prices = learnt;
     }
 
     fn raise(&mut self) -> Phase {
@@ -289,7 +230,7 @@ pub struct Rate {
 impl Rate {
     /// Takes in an interval. What a disk does that completes nothing shows once it does: so the rate does not move while it stands still, when
     /// a write of a model would wait for it.
-    pub fn step(&mut self, contended: bool, seen: &Interval) {
+    pub fn step(&mut self, contended: bool, seen: &Interval, costs: &Costs) {
         if seen.busy >= BUSY && seen.requests <= 0.0 {
             self.silent += seen.seconds;
             return;
@@ -304,12 +245,13 @@ impl Rate {
                 requests: seen.requests * part,
                 ..*seen
             },
+            costs,
         );
     }
 
-    fn take_in(&mut self, contended: bool, seen: &Interval) {
+    fn take_in(&mut self, contended: bool, seen: &Interval, costs: &Costs) {
         if let (Some(capacity), true) = (&mut self.capacity, contended) {
-            capacity.step(seen);
+            capacity.step(seen, costs.prices().unwrap_or(capacity.prices));
             return;
         }
         self.capacity = None;
@@ -325,8 +267,12 @@ impl Rate {
         self.completed = self.completed.map(|sum| kept * sum);
         add(&mut self.completed, seen);
         let [bytes, requests, seconds] = self.completed;
-        if contended && seconds >= MEASURED && bytes > 0.0 {
-            self.capacity = Some(Capacity::of(bytes / seconds, requests / seconds));
+        if contended
+            && seconds >= MEASURED
+            && let Some(prices) = costs.prices()
+        {
+            let did = prices.cost(bytes / seconds, requests / seconds);
+            self.capacity = Some(Capacity::of(prices, did));
             self.completed = [0.0; 3];
         }
     }

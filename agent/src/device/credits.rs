@@ -282,7 +282,7 @@ impl Credits {
         intervals
     }
 
-    /// Who did I/O since the last turn.
+    /// The tenants that did I/O since the last turn.
     fn see(
         &mut self,
         monitor: &Monitor,
@@ -394,7 +394,7 @@ impl Credits {
         self.moved.extend(self.late.release(store, why));
     }
 
-    /// Takes the room from who does not contend any more, at once: what is not contended carries nothing of ours.
+    /// Takes the room from tenants that do not contend any more, at once: what is not contended carries nothing of ours.
     fn release_rooms(&mut self, store: &mut KnobStore, now: Instant) {
         let engaged = self.watchdog.watches() && self.engaged();
         self.writers
@@ -538,7 +538,7 @@ fn held_up(took: Duration) -> Option<String> {
     })
 }
 
-/// Who has a room, but is no writer that contends, or the only one.
+/// Tenants that have a room, but are no writers that contend, or the only one.
 fn over(highs: &HashMap<CgroupId, u64>, writers: &HashSet<CgroupId>) -> Vec<CgroupId> {
     highs
         .keys()

@@ -12,15 +12,17 @@ pub mod credits;
 mod disk;
 mod disk_sampler;
 mod ours;
+mod prices;
 pub mod rooms;
 mod tenant_io;
 pub mod weights;
 
 pub use active_set::ActiveSet;
-pub use capacity::{Prices, Rate};
+pub use capacity::Rate;
 
 pub use disk::{BlockDevice, Disk, DiskIdentity, NoDisk, block_devices, disks};
 pub use disk_sampler::{DiskDiscovery, DiskSampler, DiskStat, Interval};
+pub use prices::{Costs, Prices};
 pub use rooms::{LEAST_ROOM, RoomIntent, Writer, plan_rooms};
 pub use tenant_io::{AppIoSource, DiskActivity, Flow, TenantIo};
 

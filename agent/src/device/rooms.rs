@@ -1,6 +1,6 @@
 //! `memory.high` of buffered writers that contend: room for their dirty pages in the proportion of their parts of the disk, so
 //! that the kernel's throttling of writers follows the weights (on a stock kernel, the part of Justitia's weight-aware lock,
-//! section III-A: whoever has more room among the dirty pages is held less by the kernel when it wants another page).
+//! section III-A: a tenant with more room for dirty pages is held less by the kernel when it wants another page).
 
 use justitia_api::units::bytes;
 use justitia_kernel::cgroup::CgroupId;
@@ -10,7 +10,7 @@ use justitia_share::{Bid, PAGE_SIZE, max_min};
 /// A writer that contends. Amounts in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Writer {
-    /// Who.
+    /// Its cgroup.
     pub id: CgroupId,
     /// Its part of the disk, any scale.
     pub part: f64,

@@ -37,7 +37,7 @@ impl MetricName {
 /// Key, label, unit, whether it ought to follow the weights, and what the tenants' values make together.
 type Known = (&'static str, &'static str, Unit, bool, Total);
 
-const KNOWN: [Known; 20] = {
+const KNOWN: [Known; 21] = {
     use Total::{Mean, Sum, Whole};
     use Unit::{Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds};
     [
@@ -58,6 +58,7 @@ const KNOWN: [Known; 20] = {
             Whole,
         ),
         ("device", "Device bandwidth", BytesPerSecond, true, Sum),
+        ("disk_part", "Part of the disk's time", Ratio, true, Sum),
         ("operations", "Operations", PerSecond, true, Sum),
         ("reads", "Read by applications", Bytes, false, Sum),
         ("swapped", "In swap", Bytes, false, Sum),

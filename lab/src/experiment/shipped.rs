@@ -7,7 +7,7 @@ macro_rules! experiments {
 }
 
 /// The shipped experiments by name, in the order in which `lab list` shows them.
-pub(super) const EXPERIMENTS: [(&str, &str); 35] = experiments![
+pub(super) const EXPERIMENTS: [(&str, &str); 36] = experiments![
     "hot-stream",
     "hot-stream-800",
     "hot-stream-paced",
@@ -22,6 +22,7 @@ pub(super) const EXPERIMENTS: [(&str, &str); 35] = experiments![
     "writers-x4",
     "writers-equal",
     "direct-x4",
+    "sizes-x4",
     "fileserver-x4",
     "fileserver-direct-x4",
     "fileserver-journal",

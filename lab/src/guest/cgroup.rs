@@ -77,6 +77,7 @@ impl Cgroup {
         Ok(Transfer {
             read: sum("rbytes="),
             written: sum("wbytes="),
+            requests: sum("rios=") + sum("wios="),
         })
     }
 
@@ -134,6 +135,8 @@ pub(super) struct Transfer {
     pub read: u64,
     /// Written.
     pub written: u64,
+    /// Requests, of a disk.
+    pub requests: u64,
 }
 
 impl Transfer {
@@ -147,6 +150,7 @@ impl Transfer {
         Self {
             read: self.read.saturating_sub(before.read),
             written: self.written.saturating_sub(before.written),
+            requests: self.requests.saturating_sub(before.requests),
         }
     }
 }

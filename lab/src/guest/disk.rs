@@ -33,6 +33,11 @@ impl<'a> ThrottledDisk<'a> {
         }
     }
 
+    /// What it can do where it is throttled.
+    pub(super) const fn speed(&self) -> Throttle {
+        self.throttle
+    }
+
     /// Throttles it, or lets it be as fast as it can.
     pub(super) fn throttle(&mut self, on: bool) -> Result<()> {
         let speed = if on {

@@ -195,6 +195,7 @@ impl<'a> Run<'a> {
             before: &before,
             after: &after,
             seconds,
+            throttle: self.disk.speed(),
         };
         let background = self.background.tenants();
         Ok(Some(self.recorder.window(&window, &reports, background)))

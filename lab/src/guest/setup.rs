@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::cgroup::{Cgroup, meminfo, share, write};
 use super::job::Target;
 use crate::experiment::{Configuration, Experiment, IoCost, MemoryLimit, Scheduler};
-use crate::spec::Filesystem;
+use crate::spec::{Filesystem, Throttle};
 
 /// Where the disk is mounted; every tenant has a directory there.
 pub(super) const DATA: &str = "/data";
@@ -121,7 +121,7 @@ pub(super) fn directory(name: &str) -> Result<PathBuf> {
 fn disk(experiment: &Experiment, configuration: &Configuration) -> Result<()> {
     scheduler(configuration.scheduler)?;
     if let Some(set_up) = configuration.io_cost {
-        io_cost(experiment.disk.bytes_per_second.0, set_up)?;
+        io_cost(experiment.disk.throttle(), set_up)?;
     }
     mount(experiment.disk.filesystem)
 }
@@ -147,14 +147,18 @@ const FIXED_RATE: &str = "rpct=0 rlat=25000 wpct=0 wlat=25000 min=100 max=100";
 const LATENCY_TARGETS: &str = "rpct=95 rlat=100000 wpct=95 wlat=200000 min=50 max=100";
 
 /// Turns io.cost on, for a disk of this speed.
-fn io_cost(bytes: u64, io_cost: IoCost) -> Result<()> {
+fn io_cost(speed: Throttle, io_cost: IoCost) -> Result<()> {
+    let bytes = speed.bytes_per_second;
     ensure!(
         bytes > 0,
         "io.cost's model needs a disk with bytes_per_second"
     );
     let number = device_number()?;
     let bytes = bytes * io_cost.model / 100;
-    let pages = bytes >> 12;
+    let mut pages = bytes >> 12;
+    if speed.requests_per_second > 0 {
+        pages = pages.min(speed.requests_per_second * io_cost.model / 100);
+    }
     let quality = if io_cost.targets {
         LATENCY_TARGETS
     } else {

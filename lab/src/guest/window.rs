@@ -10,6 +10,7 @@ use super::cgroup::Transfer;
 use super::job_report::JobReport;
 use super::machine::MachineCounters;
 use super::setup::Tenant;
+use crate::spec::Throttle;
 
 /// The tenants' counters at one moment.
 pub(super) struct Snapshot {
@@ -45,6 +46,8 @@ pub(super) struct Window<'a> {
     pub after: &'a Snapshot,
     /// The seconds that bandwidth is computed over.
     pub seconds: f64,
+    /// What the disk can do in one.
+    pub throttle: Throttle,
 }
 
 impl Window<'_> {
@@ -52,7 +55,9 @@ impl Window<'_> {
     pub(super) fn running(&self, tenant: &str) -> Vec<(String, f64)> {
         let since = transfer(&self.after.application, tenant)
             .since(transfer(&self.before.application, tenant));
-        vec![self.bandwidth(tenant, since.total()), self.device(tenant)]
+        let mut values = vec![self.bandwidth(tenant, since.total())];
+        values.extend(self.device(tenant));
+        values
     }
 
     /// What is measured of a tenant whose job has ended with this report.
@@ -61,8 +66,8 @@ impl Window<'_> {
         let mut values = vec![
             self.bandwidth(tenant, report.read + report.written),
             ("operations".to_owned(), operations),
-            self.device(tenant),
         ];
+        values.extend(self.device(tenant));
         values.extend(latencies(report));
         let (before, after) = (&self.before.app_counters, &self.after.app_counters);
         if let Some(ratio) = after.hit_ratio(tenant, before) {
@@ -90,10 +95,16 @@ impl Window<'_> {
         ("bandwidth".to_owned(), to_f64(bytes) / self.seconds)
     }
 
-    fn device(&self, tenant: &str) -> (String, f64) {
+    /// What it transferred to and from the disk, and the part of the disk's time that this takes by the disk's limits.
+    fn device(&self, tenant: &str) -> [(String, f64); 2] {
         let since =
             transfer(&self.after.device, tenant).since(transfer(&self.before.device, tenant));
-        ("device".to_owned(), to_f64(since.total()) / self.seconds)
+        let bytes = to_f64(since.total()) / self.seconds;
+        let requests = to_f64(since.requests) / self.seconds;
+        let of = |did: f64, limit: u64| if limit > 0 { did / to_f64(limit) } else { 0.0 };
+        let part = of(bytes, self.throttle.bytes_per_second)
+            .max(of(requests, self.throttle.requests_per_second));
+        [("device".to_owned(), bytes), ("disk_part".to_owned(), part)]
     }
 }
 

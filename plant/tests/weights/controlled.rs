@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use justitia_agent::device::weights::{Controller, Law, Looked, Used};
-use justitia_agent::device::{Interval, Prices, Rate, Writer, plan_rooms};
+use justitia_agent::device::{Costs, Interval, Prices, Rate, Writer, plan_rooms};
 use justitia_kernel::cgroup::CgroupId;
 use justitia_plant::{Disk, DiskSample, Machine, Memory, Scheduler, TenantSample, Work};
 use justitia_share::num::{to_f64, to_u64};
@@ -54,6 +54,7 @@ pub(super) struct Controlled {
     most: u64,
     law: Law,
     io_cost: Rate,
+    pub(super) costs: Costs,
     in_flight: f64,
     /// What io.cost hands out; `None` while it is off.
     pub(super) rate: Option<Prices>,
@@ -109,6 +110,7 @@ impl Controlled {
             most: controller.most(),
             law: Law::default(),
             io_cost: Rate::default(),
+            costs: Costs::default(),
             in_flight: 0.0,
             rate: None,
             ids: (0..tree.len() as u64).collect(),
@@ -168,22 +170,26 @@ impl Controlled {
         if self.acts == Acts::Nothing {
             return;
         }
+        let interval = self.interval(&disk);
         let looked = Looked {
-            seconds: disk.seconds,
-            busy: disk.busy.max(disk.used),
-            throughput: disk.throughput,
+            seconds: interval.seconds,
+            busy: interval.occupied(),
+            throughput: interval.bytes * self.costs.times(interval.bytes, interval.requests),
         };
         let used: Vec<Used> = samples
             .iter()
             .zip(&self.leaves)
-            .map(|(sample, node)| used(*node, sample, self.rate))
+            .map(|(sample, node)| used(*node, sample, &self.costs))
             .collect();
         let corrected = self
             .law
             .step(&self.tree, &self.ids, looked, &used, self.most);
         self.apply(corrected.iter().map(|c| (c.node, c.weight)).collect());
+        if self.law.engaged() {
+            self.costs.learn(&interval, self.acts == Acts::Capacity);
+        }
         if self.acts == Acts::Capacity {
-            self.follow_capacity(&disk);
+            self.follow_capacity(&interval);
         }
         if self.acts >= Acts::WeightsAndRooms {
             let engaged = self.law.engaged();
@@ -195,17 +201,20 @@ impl Controlled {
         }
     }
 
-    fn follow_capacity(&mut self, disk: &DiskSample) {
+    fn interval(&mut self, disk: &DiskSample) -> Interval {
         let in_flight = to_f64(disk.in_flight);
-        let interval = Interval {
+        Interval {
             seconds: disk.seconds,
             busy: disk.busy,
-            used: 0.0,
+            used: disk.used,
             bytes: disk.throughput,
             requests: to_f64(disk.completed) / disk.seconds,
             queued: in_flight - std::mem::replace(&mut self.in_flight, in_flight),
-        };
-        self.io_cost.step(self.law.engaged(), &interval);
+        }
+    }
+
+    fn follow_capacity(&mut self, interval: &Interval) {
+        self.io_cost.step(self.law.engaged(), interval, &self.costs);
         let rate = self.io_cost.handed_out();
         self.rates += u64::from(rate != self.rate);
         self.rate = rate;
@@ -273,12 +282,12 @@ impl Controlled {
     }
 }
 
-fn used(node: NodeId, sample: &TenantSample, prices: Option<Prices>) -> Used {
+fn used(node: NodeId, sample: &TenantSample, costs: &Costs) -> Used {
     let bytes = sample.read + sample.written;
-    let times = prices.map_or(1.0, |prices| prices.times(bytes, sample.requests));
+    let times = costs.times(bytes, sample.requests);
     Used {
         node,
-        bytes,
+        bytes: bytes * times,
         written: sample.written,
         stalled: sample.stalled,
         application: sample.application * times,

@@ -5,6 +5,7 @@
 
 mod capacity;
 mod controlled;
+mod sizes;
 
 use controlled::{Acts, Controlled, all, bfq, io_cost};
 use justitia_plant::{Disk, Kind, Memory, Work};

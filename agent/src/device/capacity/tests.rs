@@ -1,16 +1,31 @@
 use super::*;
 
+/// A disk that does so many bytes, whatever the requests.
+fn disk(bytes: f64) -> Prices {
+    Prices {
+        bytes,
+        requests: f64::INFINITY,
+    }
+}
+
+fn can(bytes: f64) -> Capacity {
+    Capacity::of(disk(bytes), 1.0)
+}
+
 /// A second of a disk, in quarters: how busy, what it completed, by how many requests of 256 KiB its queue grew.
 fn second(capacity: &mut Capacity, busy: f64, bytes: f64, queued: f64) {
     for _ in 0..4 {
-        capacity.step(&Interval {
-            seconds: 0.25,
-            busy,
-            used: 0.0,
-            bytes,
-            requests: bytes / 262_144.0,
-            queued: queued / 4.0,
-        });
+        capacity.step(
+            &Interval {
+                seconds: 0.25,
+                busy,
+                used: 0.0,
+                bytes,
+                requests: bytes / 262_144.0,
+                queued: queued / 4.0,
+            },
+            disk(60e6),
+        );
     }
 }
 
@@ -35,18 +50,18 @@ fn near(found: f64, expected: f64) {
 
 #[test]
 fn the_queue_is_emptied_first_but_a_disk_may_always_be_busy() {
-    let mut capacity = Capacity::of(60e6, 240.0);
+    let mut capacity = can(60e6);
     near(rate(&capacity), 0.8 * 59.4);
     second(&mut capacity, 0.5, 59.4e6, 0.0);
     near(rate(&capacity), 59.4);
-    let mut always = Capacity::of(60e6, 240.0);
+    let mut always = can(60e6);
     second(&mut always, 1.0, 59.4e6, 0.0);
     near(rate(&always), 59.4);
 }
 
 #[test]
 fn what_is_missing_while_it_is_busy_it_cannot_do() {
-    let mut capacity = Capacity::of(60e6, 240.0);
+    let mut capacity = can(60e6);
     second(&mut capacity, 0.5, 59.4e6, 0.0);
     // What goes into its queue is no loss, and tenants that pause leave it idle.
     let mut pauses = capacity;
@@ -65,7 +80,7 @@ fn what_is_missing_while_it_is_busy_it_cannot_do() {
 
 #[test]
 fn it_is_raised_now_and_then_and_back_where_nothing_comes_of_it() {
-    let mut capacity = Capacity::of(60e6, 240.0);
+    let mut capacity = can(60e6);
     second(&mut capacity, 0.5, 59.4e6, 0.0);
     seconds(&mut capacity, 2, 0.5, 59.4e6);
     near(rate(&capacity), 59.4 * 1.02);
@@ -88,7 +103,7 @@ fn it_is_raised_now_and_then_and_back_where_nothing_comes_of_it() {
 
 #[test]
 fn a_disk_that_got_faster_is_followed_in_ever_larger_steps() {
-    let mut capacity = Capacity::of(6e6, 24.0);
+    let mut capacity = can(6e6);
     for _ in 0..30 {
         let given = rate(&capacity) * 1e6;
         second(&mut capacity, 0.5, given, 0.0);
@@ -106,9 +121,10 @@ fn while_a_disk_stands_still_the_rate_does_not_move() {
         requests: bytes / 262_144.0,
         queued: 0.0,
     };
-    let mut rate = Rate::default();
+    let (mut rate, mut costs) = (Rate::default(), Costs::default());
+    costs.learn(&interval(1.0, 60e6), false);
     let mut step = |busy, bytes, looks| {
-        (0..looks).for_each(|_| rate.step(true, &interval(busy, bytes)));
+        (0..looks).for_each(|_| rate.step(true, &interval(busy, bytes), &costs));
         rate.handed_out().unwrap().bytes / 1e6
     };
     step(1.0, 60e6, 4);
@@ -120,10 +136,9 @@ fn while_a_disk_stands_still_the_rate_does_not_move() {
 }
 
 #[test]
-fn small_requests_have_a_price_once_they_were_the_bottleneck() {
-    let mut capacity = Capacity::of(60e6, 240.0);
+fn once_requests_are_known_to_be_dear_the_rate_is_of_that() {
+    let mut capacity = can(60e6);
     second(&mut capacity, 0.5, 59.4e6, 0.0);
-    assert!(capacity.rate().requests.is_infinite());
     let small = Interval {
         seconds: 0.25,
         busy: 1.0,
@@ -132,18 +147,14 @@ fn small_requests_have_a_price_once_they_were_the_bottleneck() {
         requests: 2000.0,
         queued: 0.0,
     };
-    for _ in 0..8 {
-        capacity.step(&small);
+    let learnt = Prices {
+        bytes: 60e6,
+        requests: 2300.0,
+    };
+    for _ in 0..4 {
+        capacity.step(&small, learnt);
     }
-    let rate = capacity.rate();
-    let cost = |bytes: f64, requests: f64| bytes / rate.bytes + requests / rate.requests;
-    assert!(
-        (0.9..1.35).contains(&cost(small.bytes, small.requests)),
-        "{rate:?}"
-    );
-    // The bytes cost as before.
-    assert!(
-        (0.9..1.35).contains(&cost(60e6, 60e6 / 262_144.0)),
-        "{rate:?}"
-    );
+    let rate = capacity.rate().part(1.0 / EMPTYING);
+    near(rate.cost(small.bytes, small.requests), 1.0 / BELOW);
+    near(rate.bytes / rate.requests, learnt.bytes / learnt.requests);
 }

@@ -12,15 +12,15 @@ use super::io_cost::OwnIoCost;
 use super::knobs::{Guarded, LetGo, Moved, give_back};
 use super::tree::weights;
 use crate::config::Config;
-use crate::device::capacity::Prices;
 use crate::device::disk::{Disk, DiskIdentity};
 use crate::device::disk_sampler::{DiskSampler, Interval};
+use crate::device::prices::Costs;
 use crate::device::tenant_io::TenantIo;
 use crate::device::weights::{Change, Controller, Corrected, Looked, Used, Weighted};
 use crate::knobs::KnobStore;
 use crate::monitor::Monitor;
 
-/// From this part of the time on a disk is busy enough to look at who uses it.
+/// From this part of the time on a disk is busy enough to look at which tenants use it.
 pub(super) const BUSY: f64 = 0.7;
 
 /// One disk.
@@ -34,8 +34,10 @@ pub(super) struct DiskCredits {
     pub(super) used: Option<u64>,
     /// What divides it by weight, and is corrected; `None` until that is known.
     pub(super) weighted: Option<Weighted>,
-    /// Nobody has chosen what divides it: then io.cost is ours to enable.
+    /// Where its operator has not chosen what divides it: then io.cost is ours to enable.
     pub(super) own: Option<OwnIoCost>,
+    /// What bytes and requests cost it.
+    pub(super) costs: Costs,
 }
 
 /// What a turn goes by.
@@ -44,7 +46,7 @@ pub(super) struct Turn<'a> {
     /// Where the lines of io.cost are.
     pub(super) root: &'a Cgroup,
     pub(super) monitor: &'a Monitor,
-    /// Who did I/O, and how much.
+    /// The tenants that did I/O, and how much.
     pub(super) seen: &'a [(CgroupId, TenantIo)],
     /// Whether knobs of ours are read again.
     pub(super) audit: bool,
@@ -76,6 +78,7 @@ impl DiskCredits {
             used: None,
             weighted: None,
             own: None,
+            costs: Costs::default(),
         })
     }
 
@@ -166,7 +169,7 @@ impl DiskCredits {
         give_back(store, held, why)
     }
 
-    /// Takes in an interval, and moves the weights that it moves; returns the part of the disk of everyone who contends for it.
+    /// Takes in an interval, and moves the weights that it moves; returns the part of the disk of every tenant that contends for it.
     /// Without a store nothing is written.
     pub(super) fn divide(
         &mut self,
@@ -204,17 +207,19 @@ impl DiskCredits {
         let looked = Looked {
             seconds: interval.seconds,
             busy: interval.occupied(),
-            throughput: interval.bytes,
+            throughput: interval.bytes * self.costs.times(interval.bytes, interval.requests),
         };
-        let prices = self.own.as_ref().and_then(OwnIoCost::prices);
         let used = users
             .iter()
-            .filter_map(|(id, io)| Some(used(*nodes.get(id)?, io, device, prices)));
+            .filter_map(|(id, io)| Some(used(*nodes.get(id)?, io, device, &self.costs)));
         let used: Vec<Used> = used.collect();
         let corrected = weighted.step(&tree, &nodes, looked, &used);
+        if weighted.engaged() {
+            self.costs.learn(interval, self.own.is_some());
+        }
         tracing::trace!(disk = self.disk.name, ?looked, ?used, ?corrected, "weights");
         if let Some(own) = &mut self.own {
-            own.step(weighted.engaged(), interval);
+            own.step(weighted.engaged(), interval, &self.costs);
             tracing::trace!(disk = self.disk.name, ?own, "io.cost");
         }
         // One that has gone since it was measured may have left its number to another.
@@ -265,13 +270,13 @@ impl DiskCredits {
     }
 }
 
-/// What a tenant, at this node, did with a disk. Where small requests are known to be dearer, its bytes count as much more.
-fn used(node: NodeId, io: &TenantIo, device: DevId, prices: Option<Prices>) -> Used {
+/// What a tenant, at this node, did with a disk, in bytes as large as those of large requests.
+fn used(node: NodeId, io: &TenantIo, device: DevId, costs: &Costs) -> Used {
     let flow = io.flow(device);
-    let times = prices.map_or(1.0, |prices| prices.times(flow.bytes(), flow.requests));
+    let times = costs.times(flow.bytes(), flow.requests);
     Used {
         node,
-        bytes: flow.bytes(),
+        bytes: flow.bytes() * times,
         written: flow.written,
         stalled: io.stalled,
         application: io.application * times,

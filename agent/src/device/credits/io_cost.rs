@@ -11,9 +11,10 @@ use justitia_share::PAGE_SIZE;
 use justitia_share::num::{to_f64, to_u64};
 
 use super::knobs::{Moved, give_back};
-use crate::device::capacity::{Prices, Rate};
+use crate::device::capacity::Rate;
 use crate::device::disk_sampler::Interval;
 use crate::device::ours::{ours_to_write, still_stands, told};
+use crate::device::prices::{Costs, Prices};
 use crate::knobs::KnobStore;
 
 /// A rate that would move by less than this part stays: each write of a model waits until the disk's queue is empty.
@@ -44,14 +45,9 @@ impl OwnIoCost {
         self.standing.is_some()
     }
 
-    /// What bytes and requests cost, while it is enabled.
-    pub(super) fn prices(&self) -> Option<Prices> {
-        self.standing
-    }
-
     /// Takes in an interval; `contended` says whether weights are corrected.
-    pub(super) fn step(&mut self, contended: bool, seen: &Interval) {
-        self.rate.step(contended, seen);
+    pub(super) fn step(&mut self, contended: bool, seen: &Interval, costs: &Costs) {
+        self.rate.step(contended, seen, costs);
     }
 
     /// Enables io.cost, moves its rate, or gives both lines back.

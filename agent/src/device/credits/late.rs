@@ -2,7 +2,7 @@
 //!
 //! By default it begins at half of what may be dirty (`vm.dirty_background_ratio` 10, `vm.dirty_ratio` 20). What it
 //! hands to the disk waits there for the writer's turn, where it can be neither deleted nor written again, and is written for nothing: a tenth of what random writers do, more of file servers (docs/results). So
-//! while there are buffered writers among those who contend, it begins just before writers are held back.
+//! while there are buffered writers among the tenants that contend, it begins just before writers are held back.
 
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::knob::{Knob, read_raw};

@@ -6,6 +6,7 @@ use justitia_kernel::io::DevId;
 
 use super::tree::weights;
 use super::*;
+use crate::device::Costs;
 use crate::device::disk::{Disk, DiskIdentity};
 use crate::device::disk_sampler::DiskSampler;
 use crate::device::weights::{Controller, Weighted};
@@ -106,6 +107,7 @@ fn given_back(dir: &Path, silent: Duration) -> (Credits, KnobStore, Cgroup) {
         used: None,
         weighted: Some(Weighted::new(Controller::IoCost, DISK)),
         own: None,
+        costs: Costs::default(),
         disk: Disk {
             id: DISK,
             name: "sda".to_owned(),

@@ -1,5 +1,5 @@
 //! The control law of a disk that a scheduler divides by weight: each tenant's weight there, corrected by what its applications
-//! got of what all who contend got.
+//! got, beside the applications of its siblings that contend.
 //!
 //! A scheduler that goes by weights leaves nothing unused, so the law needs no capacity, no price and no forecast: of the
 //! weights only the ratios among siblings matter. What it finds by measuring is what the scheduler makes of a weight: requests
@@ -18,12 +18,12 @@ const STALLED: f64 = 0.3;
 /// So does one that uses this part of its share of a busy disk: PSI does not show that a tenant waits for asynchronous I/O. A tenant
 /// that is taken for one that waits, and wants no more, keeps nothing from the others.
 const USED_UP: f64 = 0.5;
-/// Who has waited in the last so many seconds contends.
+/// A tenant that has waited in the last so many seconds contends.
 const LATELY: f64 = 2.0;
 /// From this part of the time on a disk is busy.
 const BUSY: f64 = 0.95;
-/// No weight is corrected as long as everybody who contends gets this part of what its weight gives it, and nobody the inverse
-/// of it.
+/// No weight is corrected as long as every tenant that contends gets this part of what its weight gives it, and none more than the
+/// inverse of it.
 const FAIR: f64 = 0.9;
 /// Contention lasts so many seconds before any weight is corrected.
 const ENGAGE_AFTER: f64 = 0.5;
@@ -38,13 +38,13 @@ const SLOWEST: f64 = 4.0;
 const CARRIED: f64 = 10.0;
 /// What was learnt of a node that does not contend any more is forgotten within about so many seconds.
 const FORGOTTEN: f64 = 20.0;
-/// The corrections of two siblings that contend are at most this factor apart: so much a tenant gains at most of which nobody
-/// sees what it gets. BFQ serves requests past the weights while it idles for another queue (injection), most of them of light
+/// The corrections of two siblings that contend are at most this factor apart: so much a tenant gains at most whose use
+/// does not show. BFQ serves requests past the weights while it idles for another queue (injection), most of them of light
 /// tenants: that eight file servers divide the disk needs a factor of some 30.
 pub const MOST_CORRECTION: f64 = 64.0;
 /// A weight that would move by less than this part stays.
 const DEADBAND: f64 = 0.08;
-/// Who writes less counts as one who writes so much, bytes per second.
+/// A tenant that writes less counts as if it wrote so much, bytes per second.
 const LEAST_BYTES: f64 = 131_072.0;
 
 /// An interval, as the disk saw it.
@@ -89,7 +89,7 @@ pub struct Corrected {
     pub got: f64,
     /// The same by weight.
     pub target: f64,
-    /// Its part of the disk by the corrected weights, among all who contend.
+    /// Its part of the disk by the corrected weights, among all tenants that contend.
     pub part: f64,
 }
 
@@ -132,7 +132,7 @@ impl Law {
         self.contended >= ENGAGE_AFTER
     }
 
-    /// No weight could be set: what nobody could correct is not made up for.
+    /// No weight could be set: what was not corrected meanwhile is not made up for.
     pub fn forget(&mut self) {
         for state in self.nodes.values_mut() {
             (state.correction, state.owed) = (0.0, 0.0);
@@ -237,7 +237,7 @@ impl Law {
         tree.parents().map(contend).collect()
     }
 
-    /// From when somebody got another part than its weight gives it, for as long as several contend.
+    /// Begins when a tenant got another part than its weight gives it, and lasts for as long as several contend.
     fn engage(
         &mut self,
         tree: &Tree<Demand>,

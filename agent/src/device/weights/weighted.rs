@@ -76,7 +76,7 @@ impl Weighted {
         self.standing.remove(&id);
     }
 
-    /// Takes in an interval; returns the weights of all who contend. `nodes` has each cgroup's node in the tree.
+    /// Takes in an interval; returns the weights of all tenants that contend. `nodes` has each cgroup's node in the tree.
     pub fn step(
         &mut self,
         tree: &Tree<Demand>,

@@ -13,6 +13,7 @@ struct Fixture {
     store: KnobStore,
     root: Cgroup,
     own: OwnIoCost,
+    costs: Costs,
 }
 
 impl Fixture {
@@ -34,6 +35,7 @@ impl Fixture {
             dir,
             store,
             own: OwnIoCost::new(DISK),
+            costs: Costs::default(),
         }
     }
 
@@ -49,7 +51,8 @@ impl Fixture {
         };
         let mut moved = Vec::new();
         for _ in 0..4 * seconds {
-            self.own.step(contended, &interval);
+            self.costs.learn(&interval, false);
+            self.own.step(contended, &interval, &self.costs);
             moved.extend(self.own.apply(&self.root, &mut self.store));
         }
         moved

@@ -1,0 +1,116 @@
+//! What bytes and requests cost a disk: the linear model of io.cost (Documentation/admin-guide/cgroup-v2.rst, `io.cost.model`), learnt
+//! from what the disk completed while it was busy all the time.
+//!
+//! A tenant with small requests moves few bytes and may use most of a disk. Divided by bytes alone it would have nearly all of it. Nothing
+//! says how long a request took: several are under way at once. But the second is always spent, whatever the mixture was in it: so
+//! bytes and requests get the costs that fit the mixtures of the last minute best (least squares).
+
+use super::disk_sampler::Interval;
+
+/// From this part of the time on a disk is busy.
+pub(super) const BUSY: f64 = 0.95;
+/// Mixtures are forgotten over so many busy seconds.
+const FORGOTTEN: f64 = 60.0;
+/// Requests cost nothing until mixtures differ by more than chance: by the root of this, about three per cent.
+const CHANCE: f64 = 0.001;
+/// A byte costs this part of what it would if requests cost nothing, at least.
+const LEAST: f64 = 0.02;
+
+/// What a disk can do in a second: so many bytes if requests cost nothing, so many requests if bytes did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prices {
+    /// Bytes.
+    pub bytes: f64,
+    /// Requests; infinite where they cost nothing.
+    pub requests: f64,
+}
+
+impl Prices {
+    /// How many times as much of the disk these take as so many bytes in requests that cost nothing.
+    #[must_use]
+    pub fn times(&self, bytes: f64, requests: f64) -> f64 {
+        let dearer = (requests / self.requests) / (bytes / self.bytes);
+        if dearer.is_finite() {
+            1.0 + dearer
+        } else {
+            1.0
+        }
+    }
+
+    /// Seconds of the disk.
+    #[must_use]
+    pub fn cost(&self, bytes: f64, requests: f64) -> f64 {
+        bytes / self.bytes + requests / self.requests
+    }
+
+    /// This part of it.
+    #[must_use]
+    pub fn part(&self, part: f64) -> Self {
+        Self {
+            bytes: part * self.bytes,
+            requests: part * self.requests,
+        }
+    }
+}
+
+/// What is learnt of the costs of one disk: sums over its busy seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Costs {
+    seconds: f64,
+    bytes: f64,
+    requests: f64,
+    /// Of the products of both, per second.
+    squares: [f64; 3],
+}
+
+impl Costs {
+    /// Takes in an interval in which tenants contended, if the disk, or io.cost before it, had requests all the time. What io.cost of
+    /// `ours` lets through says nothing of the disk.
+    pub fn learn(&mut self, seen: &Interval, ours: bool) {
+        let busy = if ours { seen.busy } else { seen.occupied() };
+        if busy < BUSY || seen.bytes <= 0.0 {
+            return;
+        }
+        let kept = (-seen.seconds / FORGOTTEN).exp();
+        let [bytes, requests] = [seen.bytes, seen.requests];
+        let add = |sum: &mut f64, one: f64| *sum = kept * *sum + one * seen.seconds;
+        add(&mut self.seconds, 1.0);
+        add(&mut self.bytes, bytes);
+        add(&mut self.requests, requests);
+        let squares = [bytes * bytes, bytes * requests, requests * requests];
+        for (sum, one) in self.squares.iter_mut().zip(squares) {
+            add(sum, one);
+        }
+    }
+
+    /// See [`Prices::times`]; 1 before anything is known.
+    #[must_use]
+    pub fn times(&self, bytes: f64, requests: f64) -> f64 {
+        let times = |prices: Prices| prices.times(bytes, requests);
+        self.prices().map_or(1.0, times)
+    }
+
+    /// The costs that fit best; `None` before there is anything to fit.
+    #[must_use]
+    pub fn prices(&self) -> Option<Prices> {
+        let of = |sum: f64| sum / self.seconds;
+        let (bytes, requests) = (of(self.bytes), of(self.requests));
+        if !(bytes > 0.0 && requests > 0.0) {
+            return None;
+        }
+        let [bb, br, rr] = self.squares.map(of);
+        let (bb, br) = (bb / (bytes * bytes), br / (bytes * requests));
+        let rr = rr / (requests * requests) + CHANCE;
+        // The parts of a second that the mean numbers of requests and bytes take.
+        let of_requests = (bb - br) / (bb * rr - br * br);
+        let of_requests = of_requests.min((1.0 - LEAST * bb) / br).max(0.0);
+        let of_bytes = (1.0 - of_requests * br) / bb;
+        Some(Prices {
+            bytes: bytes / of_bytes,
+            requests: requests / of_requests,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! Small requests beside large ones, on a disk whose requests cost something: the tenant with the small ones has few bytes and most of the disk.
+
+use justitia_plant::{Disk, Memory, Scheduler, Work};
+
+use super::capacity::undivided;
+use super::controlled::{Acts, Controlled, all, bfq, io_cost};
+use super::{distribution, seeds};
+
+/// io.cost with a model of so many requests, too.
+fn with_requests(mut disk: Disk, requests: f64) -> Disk {
+    if let Scheduler::IoCost {
+        requests: model, ..
+    } = &mut disk.scheduler
+    {
+        *model = requests;
+    }
+    disk
+}
+
+/// What each of four gets of its part of the disk, of equal parts: the first has requests of 4 KiB, the second of 64, two of 256.
+fn got(disk: Disk, requests: f64, seed: u64, acts: Acts) -> Vec<f64> {
+    let machine = Controlled::new(disk, Memory::guest(), &[100; 4], seed, acts);
+    let mut machine = all(machine, Work::direct(16, 262_144.0));
+    machine.machine.set_requests(requests);
+    let sizes = [4096.0, 65536.0, 262_144.0, 262_144.0];
+    for (tenant, size) in sizes.into_iter().enumerate() {
+        machine
+            .machine
+            .set_work(tenant, Some(Work::direct(16, size)));
+    }
+    machine.run(60.0);
+    let got = machine.measure(40.0);
+    let speed = disk.bytes_per_second;
+    let whole = |size: f64| size / (size / speed).max(1.0 / requests);
+    let parts = got
+        .iter()
+        .zip(sizes)
+        .map(|(got, size)| 4.0 * got / whole(size));
+    parts.collect()
+}
+
+/// The least that anyone has of its part, and the sum: of [`seeds`] the median.
+fn of(disk: Disk, requests: f64, acts: Acts) -> (f64, f64) {
+    let runs = (1..=seeds(3)).map(|seed| got(disk, requests, seed, acts));
+    let (least, sums) = runs
+        .map(|got| {
+            (
+                got.iter().copied().fold(f64::MAX, f64::min),
+                got.iter().sum::<f64>() / 4.0,
+            )
+        })
+        .unzip();
+    (distribution(least).0, distribution(sums).0)
+}
+
+#[test]
+fn nobody_has_less_of_the_disk_than_its_part() {
+    for requests in [500.0, 2000.0, 20_000.0] {
+        for (what, disk, acts) in [
+            ("BFQ", bfq(60.0), Acts::Weights),
+            (
+                "io.cost at 90 %",
+                with_requests(io_cost(60.0, 0.9), 0.9 * requests),
+                Acts::Weights,
+            ),
+            ("undivided", undivided(60.0), Acts::Capacity),
+        ] {
+            let (plain, before) = of(disk, requests, Acts::Nothing);
+            let (least, sum) = of(disk, requests, acts);
+            println!(
+                "{what}, {requests} requests/s: {plain:.2} of its part, {before:.2} of the disk; {least:.2}, {sum:.2}"
+            );
+            assert!(
+                least > 0.75 || least > 0.9 * plain,
+                "{what}, {requests}: {least}, {plain}"
+            );
+            assert!(sum > 0.9 * before, "{what}, {requests}: {sum}, {before}");
+        }
+    }
+}
