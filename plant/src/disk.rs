@@ -138,6 +138,8 @@ struct Lane {
     budget: f64,
     /// What passed io.cost in this period.
     used: f64,
+    /// Whether io.cost lets it pass without a charge, as it does requests of the root cgroup, the journal's among them.
+    free: bool,
     in_use: f64,
 }
 
@@ -180,6 +182,10 @@ impl Queue {
         self.lanes[tenant].limits = limits;
     }
 
+    pub(crate) fn set_free(&mut self, tenant: usize) {
+        self.lanes[tenant].free = true;
+    }
+
     pub(crate) fn is_write_limited(&self, tenant: usize) -> bool {
         let limits = self.lanes[tenant].limits;
         limits.wbps.or(limits.wiops).is_some()
@@ -209,15 +215,6 @@ impl Queue {
         self.lanes[tenant].throttled[1].iter().map(|r| r.size).sum()
     }
 
-    /// Requests under way, as the disk counts them: what waits for io.cost is not among them.
-    pub(crate) fn in_flight(&self) -> usize {
-        let waits = match self.disk.scheduler {
-            Scheduler::IoCost { bytes, .. } if bytes.is_finite() => 0,
-            _ => self.lanes.iter().map(|lane| lane.waiting.len()).sum(),
-        };
-        self.device.len() + waits
-    }
-
     /// Drops what a tenant's threads wait for: they have ended.
     pub(crate) fn forget_threads(&mut self, tenant: usize) {
         let lane = &mut self.lanes[tenant];
@@ -236,9 +233,6 @@ impl Queue {
             self.donate(bytes.is_finite());
             self.fill();
         }
-        if self.in_flight() > 0 {
-            self.busy += STEP;
-        }
         self.served += STEP;
         while let Some(request) = self.next() {
             let time = self.disk.time(request.size);
@@ -247,9 +241,11 @@ impl Queue {
                 return;
             }
             self.served -= time;
+            self.busy += time;
             completed.push(request);
         }
-        self.served = 0.0;
+        // What came in this step may have come later in it, and been served in the rest of it.
+        self.served = self.served.min(STEP);
     }
 
     fn next(&mut self) -> Option<Request> {
@@ -275,13 +271,16 @@ impl Queue {
         while self.device.len() < TAGS && refused < lanes {
             self.turn = (self.turn + 1) % lanes;
             let lane = &mut self.lanes[self.turn];
-            if (paid && lane.budget < 0.0) || lane.waiting.is_empty() {
+            if (paid && lane.budget < 0.0 && !lane.free) || lane.waiting.is_empty() {
                 refused += 1;
                 continue;
             }
             refused = 0;
             if let Some(request) = lane.waiting.pop_front() {
-                let cost = self.disk.scheduler.cost(request.size);
+                let cost = match lane.free {
+                    true => 0.0,
+                    false => self.disk.scheduler.cost(request.size),
+                };
                 lane.budget -= cost;
                 lane.used += cost;
                 self.spent += cost;

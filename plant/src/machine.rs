@@ -30,8 +30,6 @@ pub struct DiskSample {
     pub used: f64,
     /// Requests that were completed.
     pub completed: u64,
-    /// Requests under way at its end.
-    pub in_flight: u64,
     /// Bytes read and written, per second.
     pub throughput: f64,
 }
@@ -183,6 +181,11 @@ impl Machine {
         self.queue.disk.requests_per_second = per_second;
     }
 
+    /// io.cost lets a tenant's requests pass without a charge, as those of the root cgroup.
+    pub fn set_free(&mut self, tenant: usize) {
+        self.queue.set_free(tenant);
+    }
+
     /// What a tenant does from now on.
     pub fn set_work(&mut self, tenant: usize, work: Option<Work>) {
         self.queue.forget_threads(tenant);
@@ -237,9 +240,8 @@ impl Machine {
         let disk = DiskSample {
             seconds,
             busy: (std::mem::take(&mut self.queue.busy) / seconds).min(1.0),
-            used: (std::mem::take(&mut self.queue.spent) / seconds).min(1.0),
+            used: std::mem::take(&mut self.queue.spent) / seconds,
             completed: std::mem::take(&mut self.completed),
-            in_flight: self.queue.in_flight() as u64,
             throughput: std::mem::take(&mut self.bytes) / seconds,
         };
         let tenants = self.tenants.iter_mut().map(|tenant| {

@@ -2,8 +2,8 @@
 //!
 //! io.cost divides what it hands out, and nothing beyond. A hair below what the disk can do weights hold exactly; a few per cent
 //! above they hold hardly at all: requests wait at the disk and not before it, and a tenant with few of them gives away what its weight
-//! gives it. That lasts until the disk's queue has been empty. So the rate follows the disk from below. What the disk is given less than
-//! the rate while it has requests all the time is what it cannot do.
+//! gives it. That lasts until the disk's queue has been empty. So the rate follows the disk from below. What tenants do not use of the rate while the
+//! disk has requests all the time is what it cannot do.
 
 use super::disk_sampler::Interval;
 use super::prices::{BUSY, Costs, Prices};
@@ -58,10 +58,10 @@ struct Capacity {
     /// Of what the prices say, so much can be had: seconds of the disk in a second.
     rate: f64,
     phase: Phase,
-    /// What the disk was given less than the rate while it was busy, seconds of the rate.
+    /// What was not used of the rate while the disk was busy, seconds of the rate.
     missing: f64,
-    /// What the disk completed since: bytes, requests, in how many seconds.
-    since: [f64; 3],
+    /// Since: see [`add`].
+    since: [f64; 4],
     /// How long the rate stands when the disk is the bottleneck next, seconds.
     hold: f64,
     /// How busy the disk was in the last second, and usually is while the rate stands.
@@ -81,7 +81,7 @@ impl Capacity {
             rate: BELOW * did,
             phase: Phase::Empties(MOST_EMPTYING),
             missing: 0.0,
-            since: [0.0; 3],
+            since: [0.0; 4],
             hold: HOLD,
             busy: None,
             step: STEP,
@@ -150,19 +150,12 @@ impl Capacity {
     /// Whether the disk cannot do what is handed out.
     fn misses(&mut self, seen: &Interval) -> bool {
         let raised = matches!(self.phase, Phase::Raised(_));
-        // What goes into its queue is no loss. But a rate that fills the queue is too high, and known before the queue is full.
-        let queued = if raised {
-            0.0
-        } else {
-            seen.queued / seen.seconds
+        let Some(used) = seen.used else {
+            return false;
         };
-        let size = seen.bytes / seen.requests.max(1.0);
-        let given = self
-            .prices
-            .cost(seen.bytes + queued * size, seen.requests + queued);
         let missed = match raised && self.usually_rests() {
             true => MISSING / RESTING,
-            false => 1.0 - given / self.rate - FORGOTTEN,
+            false => 1.0 - used - FORGOTTEN,
         };
         let missed = missed * seen.seconds;
         self.missing = match seen.busy < BUSY {
@@ -170,11 +163,11 @@ impl Capacity {
             false => (self.missing + missed).max(0.0),
         };
         if self.missing == 0.0 {
-            self.since = [0.0; 3];
+            self.since = [0.0; 4];
             return false;
         }
         add(&mut self.since, seen);
-        let known = self.returns() || self.since[2] >= MEASURED;
+        let known = self.returns() || self.since[3] >= MEASURED;
         self.missing > MUCH || (self.missing > MISSING && known)
     }
 
@@ -192,7 +185,7 @@ impl Capacity {
             self.fall_to_what_it_did(learnt);
             self.hold = HOLD;
         }
-        (self.missing, self.since) = (0.0, [0.0; 3]);
+        (self.missing, self.since) = (0.0, [0.0; 4]);
         self.busy = self.busy.map(|[_, usually]| [usually; 2]);
         (self.step, self.raised) = (STEP, 1.0);
         Phase::Empties(MOST_EMPTYING)
@@ -200,12 +193,10 @@ impl Capacity {
 
     /// Prices may have been learnt better since: then what the rate is of has changed.
     fn fall_to_what_it_did(&mut self, learnt: Prices) {
-        let [bytes, requests, seconds] = self.since;
-        let (bytes, requests) = (bytes / seconds, requests / seconds);
-        let could = learnt.cost(bytes, requests);
-        let stood = self.rate * could / self.prices.cost(bytes, requests);
+        let [bytes, requests, used, seconds] = self.since;
+        let stood = self.rate * learnt.cost(bytes, requests) / self.prices.cost(bytes, requests);
         // That requests are dear is known by now; a disk that does less than it usually does may do so for a moment.
-        self.rate = (BELOW * could.min(stood)).max(FALL * stood.min(1.0));
+        self.rate = (BELOW * stood * used / seconds).max(FALL * stood.min(1.0));
         self.prices = learnt;
     }
 
@@ -221,8 +212,8 @@ impl Capacity {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rate {
     capacity: Option<Capacity>,
-    /// What the disk completed since it is busy without a pause: bytes, requests, in how many seconds.
-    completed: [f64; 3],
+    /// Since the disk is busy without a pause: see [`add`].
+    completed: [f64; 4],
     /// For how long it has had requests and completed none, seconds.
     silent: f64,
 }
@@ -243,6 +234,7 @@ impl Rate {
                 seconds: seen.seconds + silent,
                 bytes: seen.bytes * part,
                 requests: seen.requests * part,
+                used: seen.used.map(|used| used * part),
                 ..*seen
             },
             costs,
@@ -256,24 +248,24 @@ impl Rate {
         }
         self.capacity = None;
         if seen.busy < BUSY {
-            self.completed = [0.0; 3];
+            self.completed = [0.0; 4];
             return;
         }
-        let kept = if self.completed[2] >= 2.0 * MEASURED {
+        let kept = if self.completed[3] >= 2.0 * MEASURED {
             0.5
         } else {
             1.0
         };
         self.completed = self.completed.map(|sum| kept * sum);
         add(&mut self.completed, seen);
-        let [bytes, requests, seconds] = self.completed;
+        let [bytes, requests, _, seconds] = self.completed;
         if contended
             && seconds >= MEASURED
             && let Some(prices) = costs.prices()
         {
             let did = prices.cost(bytes / seconds, requests / seconds);
             self.capacity = Some(Capacity::of(prices, did));
-            self.completed = [0.0; 3];
+            self.completed = [0.0; 4];
         }
     }
 
@@ -284,9 +276,9 @@ impl Rate {
     }
 }
 
-/// Adds what the disk completed: bytes, requests, in how many seconds.
-fn add(sums: &mut [f64; 3], seen: &Interval) {
-    let per_second = [seen.bytes, seen.requests, 1.0];
+/// Adds what the disk completed, bytes and requests, the part that was used of what io.cost handed out, and in how many seconds.
+fn add(sums: &mut [f64; 4], seen: &Interval) {
+    let per_second = [seen.bytes, seen.requests, seen.used.unwrap_or(0.0), 1.0];
     for (sum, one) in sums.iter_mut().zip(per_second) {
         *sum += one * seen.seconds;
     }

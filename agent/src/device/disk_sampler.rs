@@ -16,8 +16,6 @@ use super::disk::{Disk, disks, entries};
 pub struct DiskStat {
     /// Requests completed, reads and writes.
     pub completed: u64,
-    /// Requests under way.
-    pub in_flight: u64,
     /// Time with any request under way, milliseconds.
     pub busy: u64,
     /// Sectors read and written, 512 bytes each.
@@ -35,7 +33,6 @@ impl DiskStat {
         let at = |index: usize| fields.get(index).copied();
         Some(Self {
             completed: at(0)? + at(4)?,
-            in_flight: at(8)?,
             busy: at(9)?,
             sectors: at(2)? + at(6)?,
         })
@@ -49,21 +46,20 @@ pub struct Interval {
     pub seconds: f64,
     /// The part of it in which the disk had requests, 0 to 1.
     pub busy: f64,
-    /// The part of what io.cost hands out that was used, 0 to 1; what exceeds it waits before the disk. 0 without io.cost.
-    pub used: f64,
+    /// The part of what io.cost hands out that was used; more than 1 where it was saved or advanced. `None` without io.cost, or where
+    /// that is not known yet.
+    pub used: Option<f64>,
     /// What it read and wrote, bytes per second.
     pub bytes: f64,
     /// Requests that it completed, per second.
     pub requests: f64,
-    /// By how many requests more were under way at its end than at its beginning.
-    pub queued: f64,
 }
 
 impl Interval {
     /// The part of it in which requests waited for the disk, or for io.cost before it, 0 to 1.
     #[must_use]
-    pub const fn occupied(&self) -> f64 {
-        self.busy.max(self.used)
+    pub fn occupied(&self) -> f64 {
+        self.busy.max(self.used.unwrap_or(0.0).min(1.0))
     }
 }
 
@@ -128,10 +124,9 @@ fn interval(seconds: f64, before: &DiskStat, stat: &DiskStat) -> Option<Interval
     Some(Interval {
         seconds,
         busy: busy.min(1.0),
-        used: 0.0,
+        used: None,
         bytes: per_second(stat.sectors, before.sectors) * SECTOR,
         requests: per_second(stat.completed, before.completed),
-        queued: to_f64(stat.in_flight) - to_f64(before.in_flight),
     })
 }
 
@@ -237,10 +232,9 @@ mod tests {
         let expected = Interval {
             seconds: 0.25,
             busy: 0.4,
-            used: 0.0,
+            used: None,
             bytes: 10.0 * SECTOR / 0.25,
             requests: 20.0 / 0.25,
-            queued: 2.0,
         };
         assert_eq!(interval, Some(expected));
         assert!(!failed);

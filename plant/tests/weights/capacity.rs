@@ -91,6 +91,31 @@ fn alone_a_tenant_is_not_limited() {
     assert!(got[0] > 59e6, "{got:?}");
 }
 
+/// The journal writes as the root cgroup: no rate holds it, and what it takes the tenants cannot have.
+#[test]
+fn what_passes_io_cost_is_no_part_of_the_rate() {
+    let weights = [100, 200, 400, 800, 100];
+    let machine = Controlled::new(
+        undivided(60.0),
+        Memory::guest(),
+        &weights,
+        1,
+        Acts::Capacity,
+    );
+    let mut machine = all(machine, Work::direct(16, 65536.0));
+    let journal = Work {
+        think: 0.01,
+        ..Work::direct(1, 65536.0)
+    };
+    machine.machine.set_free(4);
+    machine.machine.set_work(4, Some(journal));
+    machine.run(20.0);
+    let got = machine.measure(30.0);
+    assert!(got[4] > 2e6, "{got:?}");
+    assert!(got.iter().sum::<f64>() > 0.95 * 60e6, "{got:?}");
+    assert!(misallocated(&got[..4], &FOUR) < 0.05, "{got:?}");
+}
+
 #[test]
 fn a_disk_that_changes_is_followed() {
     for seed in 1..=seeds(3) {

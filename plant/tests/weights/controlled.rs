@@ -55,7 +55,6 @@ pub(super) struct Controlled {
     law: Law,
     io_cost: Rate,
     pub(super) costs: Costs,
-    in_flight: f64,
     /// What io.cost hands out; `None` while it is off.
     pub(super) rate: Option<Prices>,
     tree: Tree<Demand>,
@@ -111,7 +110,6 @@ impl Controlled {
             law: Law::default(),
             io_cost: Rate::default(),
             costs: Costs::default(),
-            in_flight: 0.0,
             rate: None,
             ids: (0..tree.len() as u64).collect(),
             tree,
@@ -170,7 +168,7 @@ impl Controlled {
         if self.acts == Acts::Nothing {
             return;
         }
-        let interval = self.interval(&disk);
+        let interval = Self::interval(&disk);
         let looked = Looked {
             seconds: interval.seconds,
             busy: interval.occupied(),
@@ -201,15 +199,13 @@ impl Controlled {
         }
     }
 
-    fn interval(&mut self, disk: &DiskSample) -> Interval {
-        let in_flight = to_f64(disk.in_flight);
+    fn interval(disk: &DiskSample) -> Interval {
         Interval {
             seconds: disk.seconds,
             busy: disk.busy,
-            used: disk.used,
+            used: Some(disk.used),
             bytes: disk.throughput,
             requests: to_f64(disk.completed) / disk.seconds,
-            queued: in_flight - std::mem::replace(&mut self.in_flight, in_flight),
         }
     }
 

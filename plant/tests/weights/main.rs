@@ -336,3 +336,36 @@ fn shares_hold_in_a_tree() {
     let got = machine.measure(15.0);
     assert!(misallocated(&got, &[100, 300, 300, 900]) < 0.03, "{got:?}");
 }
+
+/// One has requests at intervals, in lumps, and PSI does not show that it waits for them: it may want a part of its share, or all of it.
+#[test]
+fn a_tenant_that_wants_less_than_its_share_costs_the_others_little() {
+    let ways = [
+        ("BFQ", bfq(60.0), Acts::Weights),
+        ("undivided", capacity::undivided(60.0), Acts::Capacity),
+    ];
+    for (what, disk, acts) in ways {
+        for part in [0.1, 0.2, 0.4, 0.6, 0.8] {
+            let machine = Controlled::new(disk, Memory::guest(), &FOUR, 1, acts);
+            let mut machine = all(machine, asynchronous());
+            let wants = part * 60e6 * 8.0 / 15.0;
+            let paced = Work {
+                think: 16.0 * 65536.0 / wants,
+                ..asynchronous()
+            };
+            machine.machine.set_work(3, Some(paced));
+            machine.run(20.0);
+            let got = machine.measure(30.0);
+            let wrong = misallocated(&got[..3], &FOUR[..3]);
+            println!("{what}, {part} of its share: {got:.0?}, {wrong:.3} in wrong hands");
+            assert!(
+                got.iter().sum::<f64>() > 0.9 * 60e6,
+                "{what} {part}: {got:?}"
+            );
+            assert!(
+                got[3] > 0.5 * wants && wrong < 0.1,
+                "{what} {part}: {got:?}"
+            );
+        }
+    }
+}

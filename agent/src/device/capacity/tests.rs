@@ -19,10 +19,9 @@ fn second(capacity: &mut Capacity, busy: f64, bytes: f64, queued: f64) {
             &Interval {
                 seconds: 0.25,
                 busy,
-                used: 0.0,
+                used: Some((bytes + 262_144.0 * queued) * 1e-6 / rate(capacity)),
                 bytes,
                 requests: bytes / 262_144.0,
-                queued: queued / 4.0,
             },
             disk(60e6),
         );
@@ -116,10 +115,9 @@ fn while_a_disk_stands_still_the_rate_does_not_move() {
     let interval = |busy, bytes| Interval {
         seconds: 0.25,
         busy,
-        used: 0.0,
+        used: Some(bytes / 59.4e6),
         bytes,
         requests: bytes / 262_144.0,
-        queued: 0.0,
     };
     let (mut rate, mut costs) = (Rate::default(), Costs::default());
     costs.learn(&interval(1.0, 60e6), false);
@@ -142,10 +140,9 @@ fn once_requests_are_known_to_be_dear_the_rate_is_of_that() {
     let small = Interval {
         seconds: 0.25,
         busy: 1.0,
-        used: 0.0,
+        used: Some(2000.0 * 4096.0 / 59.4e6),
         bytes: 2000.0 * 4096.0,
         requests: 2000.0,
-        queued: 0.0,
     };
     let learnt = Prices {
         bytes: 60e6,

@@ -106,10 +106,8 @@ impl DiskCredits {
         let used = stat.map(|(_, stat)| stat.cost_usage);
         let before = std::mem::replace(&mut self.used, used);
         let mut interval = self.meter.sample(now)?;
-        if let (Some(before), Some(used)) = (before, used) {
-            let part = to_f64(used.saturating_sub(before)) / 1e6 / interval.seconds;
-            interval.used = part.min(1.0);
-        }
+        let since = |(before, used): (u64, u64)| to_f64(used.saturating_sub(before)) / 1e6;
+        interval.used = before.zip(used).map(|both| since(both) / interval.seconds);
         Some(interval)
     }
 

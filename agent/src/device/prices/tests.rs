@@ -4,10 +4,9 @@ fn quarter(bytes: f64, requests: f64) -> Interval {
     Interval {
         seconds: 0.25,
         busy: 1.0,
-        used: 0.0,
+        used: None,
         bytes,
         requests,
-        queued: 0.0,
     }
 }
 
@@ -86,7 +85,7 @@ fn the_second_is_always_spent() {
     idle.learn(
         &Interval {
             busy: 0.9,
-            used: 1.0,
+            used: Some(1.0),
             ..quarter(60e6, 240.0)
         },
         true,

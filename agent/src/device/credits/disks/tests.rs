@@ -200,7 +200,7 @@ fn io_cost_that_is_enabled_later_has_its_weights_corrected() {
     };
     look(10, 0);
     let interval = look(11, 750_000).unwrap();
-    assert_eq!(interval.used.to_bits(), 0.75_f64.to_bits());
+    assert_eq!(interval.used, Some(0.75));
     assert_eq!(interval.occupied().to_bits(), 0.75_f64.to_bits());
     std::fs::write(&qos, "8:0 enable=0\n").unwrap();
     assert_eq!(machine.follow(20).len(), 1);

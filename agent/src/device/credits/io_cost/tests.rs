@@ -44,10 +44,9 @@ impl Fixture {
         let interval = Interval {
             seconds: 0.25,
             busy: 1.0,
-            used: 0.0,
+            used: Some(1.0),
             bytes,
             requests: bytes / 65536.0,
-            queued: 0.0,
         };
         let mut moved = Vec::new();
         for _ in 0..4 * seconds {
