@@ -215,6 +215,15 @@ impl Queue {
         self.lanes[tenant].throttled[1].iter().map(|r| r.size).sum()
     }
 
+    /// Requests under way, as the disk counts them: what waits for io.cost is not among them.
+    pub(crate) fn in_flight(&self) -> usize {
+        let waits = match self.disk.scheduler {
+            Scheduler::IoCost { bytes, .. } if bytes.is_finite() => 0,
+            _ => self.lanes.iter().map(|lane| lane.waiting.len()).sum(),
+        };
+        self.device.len() + waits
+    }
+
     /// Drops what a tenant's threads wait for: they have ended.
     pub(crate) fn forget_threads(&mut self, tenant: usize) {
         let lane = &mut self.lanes[tenant];

@@ -30,6 +30,8 @@ pub struct DiskSample {
     pub used: f64,
     /// Requests that were completed.
     pub completed: u64,
+    /// Requests under way at its end.
+    pub in_flight: u64,
     /// Bytes read and written, per second.
     pub throughput: f64,
 }
@@ -242,6 +244,7 @@ impl Machine {
             busy: (std::mem::take(&mut self.queue.busy) / seconds).min(1.0),
             used: std::mem::take(&mut self.queue.spent) / seconds,
             completed: std::mem::take(&mut self.completed),
+            in_flight: self.queue.in_flight() as u64,
             throughput: std::mem::take(&mut self.bytes) / seconds,
         };
         let tenants = self.tenants.iter_mut().map(|tenant| {

@@ -5,8 +5,8 @@
 //! gives it. That lasts until the disk's queue has been empty. So the rate follows the disk from below. What tenants do not use of the rate while the
 //! disk has requests all the time is what it cannot do.
 
-use super::disk_sampler::Interval;
-use super::prices::{BUSY, Costs, Prices};
+use super::disk_sampler::{BUSY, Interval};
+use super::prices::{Costs, Prices};
 
 /// The rate is this part of what the disk did when it was the bottleneck,
 const BELOW: f64 = 0.99;
@@ -60,8 +60,8 @@ struct Capacity {
     phase: Phase,
     /// What was not used of the rate while the disk was busy, seconds of the rate.
     missing: f64,
-    /// Since: see [`add`].
-    since: [f64; 4],
+    /// What it did since.
+    since: Sums,
     /// How long the rate stands when the disk is the bottleneck next, seconds.
     hold: f64,
     /// How busy the disk was in the last second, and usually is while the rate stands.
@@ -81,7 +81,7 @@ impl Capacity {
             rate: BELOW * did,
             phase: Phase::Empties(MOST_EMPTYING),
             missing: 0.0,
-            since: [0.0; 4],
+            since: Sums::default(),
             hold: HOLD,
             busy: None,
             step: STEP,
@@ -163,11 +163,11 @@ impl Capacity {
             false => (self.missing + missed).max(0.0),
         };
         if self.missing == 0.0 {
-            self.since = [0.0; 4];
+            self.since = Sums::default();
             return false;
         }
-        add(&mut self.since, seen);
-        let known = self.returns() || self.since[3] >= MEASURED;
+        self.since.add(seen);
+        let known = self.returns() || self.since.seconds >= MEASURED;
         self.missing > MUCH || (self.missing > MISSING && known)
     }
 
@@ -185,7 +185,7 @@ impl Capacity {
             self.fall_to_what_it_did(learnt);
             self.hold = HOLD;
         }
-        (self.missing, self.since) = (0.0, [0.0; 4]);
+        (self.missing, self.since) = (0.0, Sums::default());
         self.busy = self.busy.map(|[_, usually]| [usually; 2]);
         (self.step, self.raised) = (STEP, 1.0);
         Phase::Empties(MOST_EMPTYING)
@@ -193,10 +193,10 @@ impl Capacity {
 
     /// Prices may have been learnt better since: then what the rate is of has changed.
     fn fall_to_what_it_did(&mut self, learnt: Prices) {
-        let [bytes, requests, used, seconds] = self.since;
-        let stood = self.rate * learnt.cost(bytes, requests) / self.prices.cost(bytes, requests);
+        let did = self.since.did(&self.prices, self.rate).min(1.0);
+        let stood = self.rate * self.since.cost(&learnt) / self.since.cost(&self.prices);
         // That requests are dear is known by now; a disk that does less than it usually does may do so for a moment.
-        self.rate = (BELOW * stood * used / seconds).max(FALL * stood.min(1.0));
+        self.rate = (BELOW * stood * did).max(FALL * stood.min(1.0));
         self.prices = learnt;
     }
 
@@ -212,8 +212,8 @@ impl Capacity {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rate {
     capacity: Option<Capacity>,
-    /// Since the disk is busy without a pause: see [`add`].
-    completed: [f64; 4],
+    /// What the disk did since it is busy without a pause.
+    completed: Sums,
     /// For how long it has had requests and completed none, seconds.
     silent: f64,
 }
@@ -248,24 +248,22 @@ impl Rate {
         }
         self.capacity = None;
         if seen.busy < BUSY {
-            self.completed = [0.0; 4];
+            self.completed = Sums::default();
             return;
         }
-        let kept = if self.completed[3] >= 2.0 * MEASURED {
-            0.5
-        } else {
-            1.0
-        };
-        self.completed = self.completed.map(|sum| kept * sum);
-        add(&mut self.completed, seen);
-        let [bytes, requests, _, seconds] = self.completed;
-        if contended
-            && seconds >= MEASURED
-            && let Some(prices) = costs.prices()
-        {
-            let did = prices.cost(bytes / seconds, requests / seconds);
+        if self.completed.seconds >= 2.0 * MEASURED {
+            self.completed.halve();
+        }
+        self.completed.add(seen);
+        if contended && self.completed.seconds >= MEASURED && self.completed.bytes > 0.0 {
+            let of_bytes = Prices {
+                bytes: self.completed.bytes / self.completed.seconds,
+                requests: f64::INFINITY,
+            };
+            let prices = costs.prices().unwrap_or(of_bytes);
+            let did = self.completed.cost(&prices);
             self.capacity = Some(Capacity::of(prices, did));
-            self.completed = [0.0; 4];
+            self.completed = Sums::default();
         }
     }
 
@@ -276,11 +274,49 @@ impl Rate {
     }
 }
 
-/// Adds what the disk completed, bytes and requests, the part that was used of what io.cost handed out, and in how many seconds.
-fn add(sums: &mut [f64; 4], seen: &Interval) {
-    let per_second = [seen.bytes, seen.requests, seen.used.unwrap_or(0.0), 1.0];
-    for (sum, one) in sums.iter_mut().zip(per_second) {
-        *sum += one * seen.seconds;
+/// What a disk did in a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sums {
+    seconds: f64,
+    bytes: f64,
+    requests: f64,
+    /// Of what io.cost handed out, seconds.
+    used: f64,
+    /// By how many requests more were under way at the end.
+    queued: f64,
+}
+
+impl Sums {
+    fn add(&mut self, seen: &Interval) {
+        self.seconds += seen.seconds;
+        self.bytes += seen.bytes * seen.seconds;
+        self.requests += seen.requests * seen.seconds;
+        self.used += seen.used.unwrap_or(0.0) * seen.seconds;
+        self.queued += seen.queued;
+    }
+
+    /// Forgets half.
+    fn halve(&mut self) {
+        let all = [
+            &mut self.seconds,
+            &mut self.bytes,
+            &mut self.requests,
+            &mut self.used,
+            &mut self.queued,
+        ];
+        all.into_iter().for_each(|one| *one /= 2.0);
+    }
+
+    /// Seconds of the disk in a second, by these prices.
+    fn cost(&self, prices: &Prices) -> f64 {
+        prices.cost(self.bytes, self.requests) / self.seconds
+    }
+
+    /// The part of this rate that the disk did for tenants: what they used, and of what was under way before.
+    fn did(&self, prices: &Prices, rate: f64) -> f64 {
+        let size = self.bytes / self.requests.max(1.0);
+        let before = prices.cost(size, 1.0) * (-self.queued).max(0.0) / rate;
+        (self.used + before) / self.seconds
     }
 }
 

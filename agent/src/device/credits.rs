@@ -22,7 +22,7 @@ use justitia_kernel::knob::Knob;
 use justitia_kernel::release::{KernelVersion, release};
 
 use self::disks::Following;
-use self::divide::{BUSY, DiskCredits, Turn};
+use self::divide::{DiskCredits, LOOKED_AT, Turn};
 use self::fresh::Fresh;
 use self::knobs::{Guarded, LetGo};
 use self::late::Late;
@@ -274,7 +274,7 @@ impl Credits {
         let intervals: Vec<_> = disks.map(|disk| disk.look(now, &of_root)).collect();
         // Where contention may begin, it is to be noticed as soon as if no other disk were divided steadily.
         let begins = |(disk, interval): (&DiskCredits, &Option<Interval>)| {
-            !disk.engaged() && interval.is_some_and(|i| i.occupied() >= BUSY / 2.0)
+            !disk.engaged() && interval.is_some_and(|i| i.occupied() >= LOOKED_AT / 2.0)
         };
         if self.disks.iter().zip(&intervals).any(begins) {
             self.restless = Some(now);
@@ -315,7 +315,10 @@ impl Credits {
         }
         let intervals = self.look(now);
         let engaged = self.engaged();
-        let busy = intervals.iter().flatten().any(|i| i.occupied() >= BUSY);
+        let busy = intervals
+            .iter()
+            .flatten()
+            .any(|i| i.occupied() >= LOOKED_AT);
         if !engaged && !busy {
             // Disks that are not contended are not divided; the next look begins anew.
             self.users.reset();

@@ -16,6 +16,8 @@ use super::disk::{Disk, disks, entries};
 pub struct DiskStat {
     /// Requests completed, reads and writes.
     pub completed: u64,
+    /// Requests under way.
+    pub in_flight: u64,
     /// Time with any request under way, milliseconds.
     pub busy: u64,
     /// Sectors read and written, 512 bytes each.
@@ -33,11 +35,15 @@ impl DiskStat {
         let at = |index: usize| fields.get(index).copied();
         Some(Self {
             completed: at(0)? + at(4)?,
+            in_flight: at(8)?,
             busy: at(9)?,
             sectors: at(2)? + at(6)?,
         })
     }
 }
+
+/// From this part of the time on a disk is busy.
+pub(super) const BUSY: f64 = 0.95;
 
 /// An interval, as the disk saw it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,6 +59,8 @@ pub struct Interval {
     pub bytes: f64,
     /// Requests that it completed, per second.
     pub requests: f64,
+    /// By how many requests more were under way at its end than at its beginning.
+    pub queued: f64,
 }
 
 impl Interval {
@@ -127,6 +135,7 @@ fn interval(seconds: f64, before: &DiskStat, stat: &DiskStat) -> Option<Interval
         used: None,
         bytes: per_second(stat.sectors, before.sectors) * SECTOR,
         requests: per_second(stat.completed, before.completed),
+        queued: to_f64(stat.in_flight) - to_f64(before.in_flight),
     })
 }
 
@@ -235,6 +244,7 @@ mod tests {
             used: None,
             bytes: 10.0 * SECTOR / 0.25,
             requests: 20.0 / 0.25,
+            queued: 2.0,
         };
         assert_eq!(interval, Some(expected));
         assert!(!failed);

@@ -5,10 +5,10 @@
 //! says how long a request took: several are under way at once. But the second is always spent, whatever the mixture was in it: so
 //! bytes and requests get the costs that fit the mixtures of the last minute best (least squares).
 
-use super::disk_sampler::Interval;
+use super::disk_sampler::{BUSY, Interval};
 
-/// From this part of the time on a disk is busy.
-pub(super) const BUSY: f64 = 0.95;
+/// Mixtures are those of so many busy seconds: in a shorter time what a disk does varies by itself.
+const WINDOW: f64 = 2.0;
 /// Mixtures are forgotten over so many busy seconds.
 const FORGOTTEN: f64 = 60.0;
 /// Requests cost nothing until mixtures differ by more than chance: by the root of this, about three per cent.
@@ -56,6 +56,8 @@ impl Prices {
 /// What is learnt of the costs of one disk: sums over its busy seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs {
+    /// Seconds, bytes and requests of the window that is not over.
+    window: [f64; 3],
     seconds: f64,
     bytes: f64,
     requests: f64,
@@ -71,9 +73,22 @@ impl Costs {
         if busy < BUSY || seen.bytes <= 0.0 {
             return;
         }
-        let kept = (-seen.seconds / FORGOTTEN).exp();
-        let [bytes, requests] = [seen.bytes, seen.requests];
-        let add = |sum: &mut f64, one: f64| *sum = kept * *sum + one * seen.seconds;
+        let one = [1.0, seen.bytes, seen.requests].map(|rate| rate * seen.seconds);
+        self.window
+            .iter_mut()
+            .zip(one)
+            .for_each(|(sum, one)| *sum += one);
+        let [seconds, bytes, requests] = self.window;
+        if seconds < WINDOW {
+            return;
+        }
+        self.window = [0.0; 3];
+        self.take_in(seconds, bytes / seconds, requests / seconds);
+    }
+
+    fn take_in(&mut self, seconds: f64, bytes: f64, requests: f64) {
+        let kept = (-seconds / FORGOTTEN).exp();
+        let add = |sum: &mut f64, one: f64| *sum = kept * *sum + one * seconds;
         add(&mut self.seconds, 1.0);
         add(&mut self.bytes, bytes);
         add(&mut self.requests, requests);

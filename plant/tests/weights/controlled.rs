@@ -55,6 +55,7 @@ pub(super) struct Controlled {
     law: Law,
     io_cost: Rate,
     pub(super) costs: Costs,
+    in_flight: f64,
     /// What io.cost hands out; `None` while it is off.
     pub(super) rate: Option<Prices>,
     tree: Tree<Demand>,
@@ -110,6 +111,7 @@ impl Controlled {
             law: Law::default(),
             io_cost: Rate::default(),
             costs: Costs::default(),
+            in_flight: 0.0,
             rate: None,
             ids: (0..tree.len() as u64).collect(),
             tree,
@@ -168,7 +170,7 @@ impl Controlled {
         if self.acts == Acts::Nothing {
             return;
         }
-        let interval = Self::interval(&disk);
+        let interval = self.interval(&disk);
         let looked = Looked {
             seconds: interval.seconds,
             busy: interval.occupied(),
@@ -183,8 +185,9 @@ impl Controlled {
             .law
             .step(&self.tree, &self.ids, looked, &used, self.most);
         self.apply(corrected.iter().map(|c| (c.node, c.weight)).collect());
-        if self.law.engaged() {
-            self.costs.learn(&interval, self.acts == Acts::Capacity);
+        match self.law.engaged() {
+            true => self.costs.learn(&interval, self.acts == Acts::Capacity),
+            false => self.costs = Costs::default(),
         }
         if self.acts == Acts::Capacity {
             self.follow_capacity(&interval);
@@ -199,11 +202,13 @@ impl Controlled {
         }
     }
 
-    fn interval(disk: &DiskSample) -> Interval {
+    fn interval(&mut self, disk: &DiskSample) -> Interval {
+        let in_flight = to_f64(disk.in_flight);
         Interval {
             seconds: disk.seconds,
             busy: disk.busy,
             used: Some(disk.used),
+            queued: in_flight - std::mem::replace(&mut self.in_flight, in_flight),
             bytes: disk.throughput,
             requests: to_f64(disk.completed) / disk.seconds,
         }

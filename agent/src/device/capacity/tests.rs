@@ -22,6 +22,7 @@ fn second(capacity: &mut Capacity, busy: f64, bytes: f64, queued: f64) {
                 used: Some((bytes + 262_144.0 * queued) * 1e-6 / rate(capacity)),
                 bytes,
                 requests: bytes / 262_144.0,
+                queued: queued / 4.0,
             },
             disk(60e6),
         );
@@ -118,6 +119,7 @@ fn while_a_disk_stands_still_the_rate_does_not_move() {
         used: Some(bytes / 59.4e6),
         bytes,
         requests: bytes / 262_144.0,
+        queued: 0.0,
     };
     let (mut rate, mut costs) = (Rate::default(), Costs::default());
     costs.learn(&interval(1.0, 60e6), false);
@@ -143,6 +145,7 @@ fn once_requests_are_known_to_be_dear_the_rate_is_of_that() {
         used: Some(2000.0 * 4096.0 / 59.4e6),
         bytes: 2000.0 * 4096.0,
         requests: 2000.0,
+        queued: 0.0,
     };
     let learnt = Prices {
         bytes: 60e6,

@@ -21,7 +21,7 @@ use crate::knobs::KnobStore;
 use crate::monitor::Monitor;
 
 /// From this part of the time on a disk is busy enough to look at which tenants use it.
-pub(super) const BUSY: f64 = 0.7;
+pub(super) const LOOKED_AT: f64 = 0.7;
 
 /// One disk.
 #[derive(Debug)]
@@ -182,7 +182,7 @@ impl DiskCredits {
         }
         let device = self.disk.id;
         // Of a disk that no tenant waits for, no tenant's use is needed; the law forgets a tenant that is not in the tree.
-        let waited_for = self.engaged() || interval.occupied() >= BUSY;
+        let waited_for = self.engaged() || interval.occupied() >= LOOKED_AT;
         let users = if waited_for { turn.seen } else { &[] };
         let Some(weighted) = &mut self.weighted else {
             return Ok(Vec::new());
@@ -212,8 +212,10 @@ impl DiskCredits {
             .filter_map(|(id, io)| Some(used(*nodes.get(id)?, io, device, &self.costs)));
         let used: Vec<Used> = used.collect();
         let corrected = weighted.step(&tree, &nodes, looked, &used);
-        if weighted.engaged() {
-            self.costs.learn(interval, self.own.is_some());
+        // Other tenants may have other work later, on a disk of another speed: together that looks like a price.
+        match weighted.engaged() {
+            true => self.costs.learn(interval, self.own.is_some()),
+            false => self.costs = Costs::default(),
         }
         tracing::trace!(disk = self.disk.name, ?looked, ?used, ?corrected, "weights");
         if let Some(own) = &mut self.own {

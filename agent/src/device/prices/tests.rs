@@ -7,19 +7,28 @@ fn quarter(bytes: f64, requests: f64) -> Interval {
         used: None,
         bytes,
         requests,
+        queued: 0.0,
     }
 }
 
-/// What is learnt of a disk that can do 60 MB/s, or so many requests, of quarters with these parts of small requests, of 4 KiB; the others
+/// A window of so much a second.
+fn window(costs: &mut Costs, bytes: f64, requests: f64) {
+    for _ in 0..8 {
+        costs.learn(&quarter(bytes, requests), false);
+    }
+}
+
+/// What is learnt of a disk that can do 60 MB/s, or so many requests, of windows with these parts of small requests, of 4 KiB; the others
 /// have 256 KiB.
 fn learnt(could: f64, small: &[f64]) -> Prices {
     let mut costs = Costs::default();
     for part in small {
         let of = |size: f64| 1.0 / (size / 60e6 + 1.0 / could);
         let (small, large) = (part * of(4096.0), (1.0 - part) * of(262_144.0));
-        costs.learn(
-            &quarter(small * 4096.0 + large * 262_144.0, small + large),
-            false,
+        window(
+            &mut costs,
+            small * 4096.0 + large * 262_144.0,
+            small + large,
         );
     }
     costs.prices().unwrap()
@@ -54,7 +63,7 @@ fn where_requests_cost_nothing_or_nothing_differs_bytes_count() {
     // Nor does a disk that changes its speed say anything.
     let mut costs = Costs::default();
     for speed in [1.0, 0.5, 0.1, 0.7, 0.9] {
-        costs.learn(&quarter(60e6 * speed, 1000.0 * speed), false);
+        window(&mut costs, 60e6 * speed, 1000.0 * speed);
     }
     near(costs.prices().unwrap().times(4096.0, 1.0), 1.0, 0.01);
 }
@@ -63,7 +72,7 @@ fn where_requests_cost_nothing_or_nothing_differs_bytes_count() {
 fn where_only_requests_count_they_take_nearly_all() {
     let mut costs = Costs::default();
     for bytes in [10e6, 20e6, 30e6, 40e6] {
-        costs.learn(&quarter(bytes, 2000.0), false);
+        window(&mut costs, bytes, 2000.0);
     }
     let prices = costs.prices().unwrap();
     near(prices.requests, 2000.0, 0.2);
@@ -99,17 +108,16 @@ fn the_second_is_always_spent() {
 #[test]
 fn what_was_so_long_ago_is_forgotten() {
     let mut costs = Costs::default();
-    // Quarters of large requests only, and of so many small ones, of so many quarters.
-    let mut learn = |requests: f64, quarters: u32| {
-        for i in 0..quarters {
-            let seen = match i % 2 {
-                0 => quarter(60e6, 229.0),
-                _ => quarter(4096.0 * requests, requests),
-            };
-            costs.learn(&seen, false);
+    // Windows of large requests only, and of so many small ones, so many windows.
+    let mut learn = |requests: f64, windows: u32| {
+        for i in 0..windows {
+            match i % 2 {
+                0 => window(&mut costs, 60e6, 229.0),
+                _ => window(&mut costs, 4096.0 * requests, requests),
+            }
         }
         costs.prices().unwrap().requests
     };
-    near(learn(200.0, 400), 200.0, 0.4);
-    near(learn(2000.0, 1600), 2000.0 / (1.0 - 8.2 / 60.0), 0.1);
+    near(learn(200.0, 50), 200.0, 0.4);
+    near(learn(2000.0, 200), 2000.0 / (1.0 - 8.2 / 60.0), 0.1);
 }

@@ -1,7 +1,7 @@
 //! The control law of a disk that a scheduler divides by weight: each tenant's weight there, corrected by what its applications
 //! got, beside the applications of its siblings that contend.
 //!
-//! A scheduler that goes by weights leaves nothing unused, so the law needs no capacity, no price and no forecast: of the
+//! A scheduler that goes by weights leaves nothing unused, so the law needs no capacity and no forecast: of the
 //! weights only the ratios among siblings matter. What it finds by measuring is what the scheduler makes of a weight: requests
 //! that pass it, queues of different depth, pages that are written again or deleted before writeback.
 //!
@@ -13,6 +13,8 @@ use std::collections::{HashMap, HashSet};
 use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{Demand, NodeId, Tree};
 
+use crate::device::disk_sampler::BUSY;
+
 /// A tenant whose tasks wait for this part of the time waits.
 const STALLED: f64 = 0.3;
 /// So does one that uses this part of its share of a busy disk: PSI does not show that a tenant waits for asynchronous I/O. A tenant
@@ -20,8 +22,6 @@ const STALLED: f64 = 0.3;
 const USED_UP: f64 = 0.5;
 /// A tenant that has waited in the last so many seconds contends.
 const LATELY: f64 = 2.0;
-/// From this part of the time on a disk is busy.
-const BUSY: f64 = 0.95;
 /// No weight is corrected as long as every tenant that contends gets this part of what its weight gives it, and none more than the
 /// inverse of it.
 const FAIR: f64 = 0.9;

@@ -47,6 +47,7 @@ impl Fixture {
             used: Some(1.0),
             bytes,
             requests: bytes / 65536.0,
+            queued: 0.0,
         };
         let mut moved = Vec::new();
         for _ in 0..4 * seconds {
