@@ -26,6 +26,11 @@ pub enum Scheduler {
 }
 
 impl Scheduler {
+    /// Whether io.cost holds requests.
+    const fn holds(&self) -> bool {
+        matches!(self, Self::IoCost { bytes, .. } if bytes.is_finite())
+    }
+
     /// What io.cost takes for a request, seconds of the disk.
     fn cost(&self, size: f64) -> f64 {
         match self {
@@ -217,9 +222,9 @@ impl Queue {
 
     /// Requests under way, as the disk counts them: what waits for io.cost is not among them.
     pub(crate) fn in_flight(&self) -> usize {
-        let waits = match self.disk.scheduler {
-            Scheduler::IoCost { bytes, .. } if bytes.is_finite() => 0,
-            _ => self.lanes.iter().map(|lane| lane.waiting.len()).sum(),
+        let waits = match self.disk.scheduler.holds() {
+            true => 0,
+            false => self.lanes.iter().map(|lane| lane.waiting.len()).sum(),
         };
         self.device.len() + waits
     }
@@ -238,8 +243,8 @@ impl Queue {
         for lane in &mut self.lanes {
             release(lane, passed);
         }
-        if let Scheduler::IoCost { bytes, .. } = self.disk.scheduler {
-            self.donate(bytes.is_finite());
+        if let Scheduler::IoCost { .. } = self.disk.scheduler {
+            self.donate(self.disk.scheduler.holds());
             self.fill();
         }
         self.served += STEP;
@@ -273,8 +278,7 @@ impl Queue {
 
     /// Fills the tags by turns.
     fn fill(&mut self) {
-        let paid =
-            matches!(self.disk.scheduler, Scheduler::IoCost { bytes, .. } if bytes.is_finite());
+        let paid = self.disk.scheduler.holds();
         let lanes = self.lanes.len();
         let mut refused = 0;
         while self.device.len() < TAGS && refused < lanes {

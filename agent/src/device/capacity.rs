@@ -6,7 +6,7 @@
 //! disk has requests all the time is what it cannot do.
 
 use super::disk_sampler::{BUSY, Interval};
-use super::prices::{Costs, Prices};
+use super::prices::{Costs, Prices, Sums};
 
 /// The rate is this part of what the disk did when it was the bottleneck,
 const BELOW: f64 = 0.99;
@@ -41,6 +41,7 @@ const RESTING: f64 = 0.5;
 const ANOTHER: f64 = 0.25;
 /// At once the rate falls to this part of itself at most.
 const FALL: f64 = 0.5;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// The disk's queue is to be empty, for so many seconds more at most.
@@ -271,52 +272,6 @@ impl Rate {
     #[must_use]
     pub fn handed_out(&self) -> Option<Prices> {
         self.capacity.as_ref().map(Capacity::rate)
-    }
-}
-
-/// What a disk did in a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Sums {
-    seconds: f64,
-    bytes: f64,
-    requests: f64,
-    /// Of what io.cost handed out, seconds.
-    used: f64,
-    /// By how many requests more were under way at the end.
-    queued: f64,
-}
-
-impl Sums {
-    fn add(&mut self, seen: &Interval) {
-        self.seconds += seen.seconds;
-        self.bytes += seen.bytes * seen.seconds;
-        self.requests += seen.requests * seen.seconds;
-        self.used += seen.used.unwrap_or(0.0) * seen.seconds;
-        self.queued += seen.queued;
-    }
-
-    /// Forgets half.
-    fn halve(&mut self) {
-        let all = [
-            &mut self.seconds,
-            &mut self.bytes,
-            &mut self.requests,
-            &mut self.used,
-            &mut self.queued,
-        ];
-        all.into_iter().for_each(|one| *one /= 2.0);
-    }
-
-    /// Seconds of the disk in a second, by these prices.
-    fn cost(&self, prices: &Prices) -> f64 {
-        prices.cost(self.bytes, self.requests) / self.seconds
-    }
-
-    /// The part of this rate that the disk did for tenants: what they used, and of what was under way before.
-    fn did(&self, prices: &Prices, rate: f64) -> f64 {
-        let size = self.bytes / self.requests.max(1.0);
-        let before = prices.cost(size, 1.0) * (-self.queued).max(0.0) / rate;
-        (self.used + before) / self.seconds
     }
 }
 

@@ -53,37 +53,91 @@ impl Prices {
     }
 }
 
+/// What a disk did in a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Sums {
+    pub(super) seconds: f64,
+    pub(super) bytes: f64,
+    requests: f64,
+    /// Of what io.cost handed out, seconds.
+    used: f64,
+    /// By how many requests more were under way at the end.
+    queued: f64,
+}
+
+impl Sums {
+    pub(super) fn add(&mut self, seen: &Interval) {
+        self.seconds += seen.seconds;
+        self.bytes += seen.bytes * seen.seconds;
+        self.requests += seen.requests * seen.seconds;
+        self.used += seen.used.unwrap_or(0.0) * seen.seconds;
+        self.queued += seen.queued;
+    }
+
+    /// Forgets half.
+    pub(super) fn halve(&mut self) {
+        *self = Self {
+            seconds: self.seconds / 2.0,
+            bytes: self.bytes / 2.0,
+            requests: self.requests / 2.0,
+            used: self.used / 2.0,
+            queued: self.queued / 2.0,
+        };
+    }
+
+    /// Seconds of the disk in a second, by these prices.
+    pub(super) fn cost(&self, prices: &Prices) -> f64 {
+        prices.cost(self.bytes, self.requests) / self.seconds
+    }
+
+    /// The part of this rate that the disk did for tenants: what they used, and of what was under way before.
+    pub(super) fn did(&self, prices: &Prices, rate: f64) -> f64 {
+        let size = self.bytes / self.requests.max(1.0);
+        let before = prices.cost(size, 1.0) * (-self.queued).max(0.0) / rate;
+        (self.used + before) / self.seconds
+    }
+}
+
 /// What is learnt of the costs of one disk: sums over its busy seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs {
-    /// Seconds, bytes and requests of the window that is not over.
-    window: [f64; 3],
+    /// The window that is not over.
+    window: Sums,
     seconds: f64,
     bytes: f64,
     requests: f64,
     /// Of the products of both, per second.
     squares: [f64; 3],
+    /// What fitted best when the last window was over.
+    prices: Option<Prices>,
 }
 
 impl Costs {
-    /// Takes in an interval in which tenants contended, if the disk, or io.cost before it, had requests all the time. What io.cost of
-    /// `ours` lets through says nothing of the disk.
-    pub fn learn(&mut self, seen: &Interval, ours: bool) {
+    /// Takes in an interval. Without contention all is forgotten: other tenants may have other work later, on a disk of another speed, and together
+    /// that looks like a price. What io.cost of `ours` lets through says nothing of the disk.
+    pub fn step(&mut self, contended: bool, seen: &Interval, ours: bool) {
         let busy = if ours { seen.busy } else { seen.occupied() };
-        if busy < BUSY || seen.bytes <= 0.0 {
-            return;
+        if !contended {
+            *self = Self::default();
+        } else if busy >= BUSY && seen.bytes > 0.0 {
+            self.learn(seen);
         }
-        let one = [1.0, seen.bytes, seen.requests].map(|rate| rate * seen.seconds);
-        self.window
-            .iter_mut()
-            .zip(one)
-            .for_each(|(sum, one)| *sum += one);
-        let [seconds, bytes, requests] = self.window;
+    }
+
+    fn learn(&mut self, seen: &Interval) {
+        self.window.add(seen);
+        let Sums {
+            seconds,
+            bytes,
+            requests,
+            ..
+        } = self.window;
         if seconds < WINDOW {
             return;
         }
-        self.window = [0.0; 3];
+        self.window = Sums::default();
         self.take_in(seconds, bytes / seconds, requests / seconds);
+        self.prices = self.fit();
     }
 
     fn take_in(&mut self, seconds: f64, bytes: f64, requests: f64) {
@@ -102,12 +156,16 @@ impl Costs {
     #[must_use]
     pub fn times(&self, bytes: f64, requests: f64) -> f64 {
         let times = |prices: Prices| prices.times(bytes, requests);
-        self.prices().map_or(1.0, times)
+        self.prices.map_or(1.0, times)
     }
 
     /// The costs that fit best; `None` before there is anything to fit.
     #[must_use]
-    pub fn prices(&self) -> Option<Prices> {
+    pub const fn prices(&self) -> Option<Prices> {
+        self.prices
+    }
+
+    fn fit(&self) -> Option<Prices> {
         let of = |sum: f64| sum / self.seconds;
         let (bytes, requests) = (of(self.bytes), of(self.requests));
         if !(bytes > 0.0 && requests > 0.0) {

@@ -22,11 +22,7 @@ pub(super) fn run_once(
 ) -> Result<Measurements> {
     let first = attempt(request(), options, machine, title, progress);
     match first {
-        Err(error)
-            if error
-                .downcast_ref::<VmError>()
-                .is_some_and(VmError::is_crash) =>
-        {
+        Err(error) if VmError::crashed(&error) => {
             progress.note(&format!("{title}: trying once more: {error:#}"));
             attempt(request(), options, machine, title, progress)
         }

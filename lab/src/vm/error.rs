@@ -53,6 +53,12 @@ pub enum VmError {
 }
 
 impl VmError {
+    /// Whether this error is one of a guest that crashed; see [`is_crash`](Self::is_crash).
+    #[must_use]
+    pub fn crashed(error: &anyhow::Error) -> bool {
+        error.downcast_ref().is_some_and(Self::is_crash)
+    }
+
     /// Whether trying again with a fresh guest makes sense: emulated guests oops now and then without a cause of
     /// their own.
     #[must_use]

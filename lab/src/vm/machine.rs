@@ -82,13 +82,9 @@ impl Vm {
             let lock = lock.clone();
             Self::start(spec, &kernel, &initramfs, accelerator, BOOT, &lab, lock)
         };
-        let crashed = |error: &anyhow::Error| {
-            let vm_error = error.downcast_ref::<VmError>();
-            vm_error.is_some_and(VmError::is_crash)
-        };
         for _ in 1..BOOTS {
             match start() {
-                Err(error) if crashed(&error) => eprintln!("trying once more: {error:#}"),
+                Err(error) if VmError::crashed(&error) => eprintln!("trying once more: {error:#}"),
                 other => return other,
             }
         }

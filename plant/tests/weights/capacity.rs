@@ -1,18 +1,14 @@
 //! A disk that nothing divides: io.cost, enabled while tenants contend, at the rate that follows what the disk can do.
 
-use justitia_plant::{Disk, Memory, Scheduler, Work};
+use justitia_plant::{Disk, Memory, Work};
 use justitia_share::num::to_f64;
 
-use super::controlled::{Acts, Controlled, all};
+use super::controlled::{Acts, Controlled, all, io_cost};
 use super::{EIGHT, FOUR, STARVING, asynchronous, distribution, misallocated, readers, seeds};
 
 /// A disk of so many MB/s, with io.cost off.
 pub(super) fn undivided(speed: f64) -> Disk {
-    let scheduler = Scheduler::IoCost {
-        bytes: f64::INFINITY,
-        requests: f64::INFINITY,
-    };
-    Disk::new(speed * 1e6, scheduler)
+    io_cost(speed, f64::INFINITY)
 }
 
 fn direct(seed: u64, acts: Acts) -> Controlled {

@@ -185,10 +185,8 @@ impl Controlled {
             .law
             .step(&self.tree, &self.ids, looked, &used, self.most);
         self.apply(corrected.iter().map(|c| (c.node, c.weight)).collect());
-        match self.law.engaged() {
-            true => self.costs.learn(&interval, self.acts == Acts::Capacity),
-            false => self.costs = Costs::default(),
-        }
+        let ours = self.acts == Acts::Capacity;
+        self.costs.step(self.law.engaged(), &interval, ours);
         if self.acts == Acts::Capacity {
             self.follow_capacity(&interval);
         }

@@ -122,7 +122,7 @@ fn while_a_disk_stands_still_the_rate_does_not_move() {
         queued: 0.0,
     };
     let (mut rate, mut costs) = (Rate::default(), Costs::default());
-    costs.learn(&interval(1.0, 60e6), false);
+    costs.step(true, &interval(1.0, 60e6), false);
     let mut step = |busy, bytes, looks| {
         (0..looks).for_each(|_| rate.step(true, &interval(busy, bytes), &costs));
         rate.handed_out().unwrap().bytes / 1e6

@@ -212,11 +212,8 @@ impl DiskCredits {
             .filter_map(|(id, io)| Some(used(*nodes.get(id)?, io, device, &self.costs)));
         let used: Vec<Used> = used.collect();
         let corrected = weighted.step(&tree, &nodes, looked, &used);
-        // Other tenants may have other work later, on a disk of another speed: together that looks like a price.
-        match weighted.engaged() {
-            true => self.costs.learn(interval, self.own.is_some()),
-            false => self.costs = Costs::default(),
-        }
+        self.costs
+            .step(weighted.engaged(), interval, self.own.is_some());
         tracing::trace!(disk = self.disk.name, ?looked, ?used, ?corrected, "weights");
         if let Some(own) = &mut self.own {
             own.step(weighted.engaged(), interval, &self.costs);

@@ -14,7 +14,7 @@ fn quarter(bytes: f64, requests: f64) -> Interval {
 /// A window of so much a second.
 fn window(costs: &mut Costs, bytes: f64, requests: f64) {
     for _ in 0..8 {
-        costs.learn(&quarter(bytes, requests), false);
+        costs.step(true, &quarter(bytes, requests), false);
     }
 }
 
@@ -91,7 +91,8 @@ fn the_second_is_always_spent() {
     }
     assert_eq!(Costs::default().prices(), None);
     let mut idle = Costs::default();
-    idle.learn(
+    idle.step(
+        true,
         &Interval {
             busy: 0.9,
             used: Some(1.0),
@@ -101,7 +102,7 @@ fn the_second_is_always_spent() {
     );
     assert_eq!(idle.prices(), None, "what our own io.cost lets through");
     let mut nothing = Costs::default();
-    nothing.learn(&quarter(0.0, 0.0), false);
+    nothing.step(true, &quarter(0.0, 0.0), false);
     assert_eq!(nothing.prices(), None);
 }
 

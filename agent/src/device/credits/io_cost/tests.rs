@@ -51,7 +51,7 @@ impl Fixture {
         };
         let mut moved = Vec::new();
         for _ in 0..4 * seconds {
-            self.costs.learn(&interval, false);
+            self.costs.step(true, &interval, false);
             self.own.step(contended, &interval, &self.costs);
             moved.extend(self.own.apply(&self.root, &mut self.store));
         }
