@@ -22,7 +22,7 @@ pub use entitlement::{Demand, entitlements};
 pub use half_life::{HalfLife, RecentMean};
 pub use max_min::{Bid, max_min};
 pub use num::Fraction;
-pub use pv::pv;
+pub use pv::{jain, pv};
 pub use reclaim::{apportion_reclaim, excess, victim};
 pub use tree::{NodeId, Tree};
 pub use wait_queue::{Queueing, VirtualTime, WaitQueue};

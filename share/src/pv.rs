@@ -1,4 +1,4 @@
-//! Proportionality variation.
+//! How far what tenants got is from their weights: proportionality variation, and Jain's index.
 
 use crate::Weight;
 use crate::num::to_f64;
@@ -46,6 +46,18 @@ pub(crate) fn of_proportions(ideal: &[f64], actual: &[f64]) -> Option<f64> {
     )
 }
 
+/// Jain's fairness index of what each tenant got for its weight (Jain, Chiu and Hawe, DEC-TR-301, 1984): 1 is perfect
+/// proportion, 1/n is that one of n has everything. Other than [`pv`] it hardly sees a tenant of little weight.
+///
+/// `actual` as in [`pv`]. `None` without tenants or when nobody got anything.
+#[must_use]
+pub fn jain(weights: &[Weight], actual: &[f64]) -> Option<f64> {
+    let got = |(weight, actual): (&Weight, &f64)| actual / to_f64(weight.get());
+    let each = || weights.iter().zip(actual).map(got);
+    let squares = mean(each().map(|got| got * got))?;
+    (squares > 0.0).then_some(mean(each())?.powi(2) / squares)
+}
+
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0.0), |(s, n), v| (s + v, n + 1.0));
     (count > 0.0).then(|| sum / count)
@@ -89,5 +101,17 @@ mod tests {
         assert_eq!(pv(&[], &[]), None);
         // Equal weights: the unit is their mean, not whoever happens to come first.
         assert_eq!(pv(&weights(&[100, 100]), &[1.0, 3.0]), Some(0.5));
+    }
+
+    #[test]
+    fn jains_index_is_that_of_parts_by_weight() {
+        let four = weights(&[100, 200, 400, 800]);
+        let index = |actual: [f64; 4]| jain(&four, &actual).unwrap();
+        assert!((index([1.0, 2.0, 4.0, 8.0]) - 1.0).abs() < 1e-12);
+        assert!((index([0.0, 0.0, 0.0, 8.0]) - 0.25).abs() < 1e-12);
+        // (1 + 1/2 + 1/4 + 1/8)² / 4 / (1 + 1/4 + 1/16 + 1/64)
+        assert!((index([5.0; 4]) - 0.661_765).abs() < 1e-6);
+        assert_eq!(jain(&four, &[0.0; 4]), None);
+        assert_eq!(jain(&[], &[]), None);
     }
 }

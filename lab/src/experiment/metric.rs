@@ -37,7 +37,7 @@ impl MetricName {
 /// Key, label, unit, whether it ought to follow the weights, and what the tenants' values make together.
 type Known = (&'static str, &'static str, Unit, bool, Total);
 
-const KNOWN: [Known; 21] = {
+const KNOWN: [Known; 22] = {
     use Total::{Mean, Sum, Whole};
     use Unit::{Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds};
     [
@@ -66,6 +66,7 @@ const KNOWN: [Known; 21] = {
         ("disk_reads", "Read from the disk", Bytes, false, Whole),
         ("processor", "Processors busy", Ratio, false, Whole),
         ("disk", "Disk busy", Ratio, false, Whole),
+        ("agent", "Agent's CPU, of a processor", Ratio, false, Whole),
         (
             "memory_stall",
             "Stalled for memory (PSI full)",

@@ -70,8 +70,9 @@ pub struct SamplePhase {
     /// bandwidth was misallocated, under the key with `_each` until every tenant was within a tenth of its own
     /// share; the phase's length where that never came. A window of one second counts, and the split must hold
     /// for two seconds; what is missing of nine tenths of the total before the phase counts as misallocated.
-    /// With `_wide` the first, but with a window of two seconds; with `_pv` and `_total` the phase's PV and its
-    /// total bandwidth in bytes per second.
+    /// With `_wide` the first, but with a window of two seconds; with `_pv`, `_jain` and `_total` the phase's PV, Jain's
+    /// index by weight, and the total bandwidth in bytes per second; with `_worst` the least that a tenant has in its
+    /// worst second of a hundred, of its share of that.
     #[serde(default, rename = "as")]
     #[documented_fields(rename = "as")]
     pub key: Option<String>,
@@ -151,7 +152,8 @@ pub struct RunPhase {
     /// Whether the next phase begins at once, while this one goes on until a `stop` or the end.
     #[serde(default)]
     pub background: bool,
-    /// Records the total bandwidth of all tenants under this key, too, as the run's.
+    /// Records the total bandwidth of all tenants under this key, too, as the run's, and the latencies of
+    /// `justitia-load`'s operations under this key, the tenant's name, the operation, and `p50` or `p99`.
     #[serde(default, rename = "as")]
     #[documented_fields(rename = "as")]
     pub key: Option<String>,

@@ -44,7 +44,7 @@ impl Counted {
         };
         Ok(Self {
             tenants: tenants.iter().map(of_tenant).collect::<Result<_>>()?,
-            machine: MachineCounters::now()?,
+            machine: MachineCounters::now(None)?,
             stalled: stalled(&read(STALLS)?),
             elapsed: Duration::ZERO,
         })

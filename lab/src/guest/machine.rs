@@ -3,6 +3,8 @@
 use anyhow::{Context, Result};
 use justitia_share::num::to_f64;
 
+use super::process::time_run;
+
 const DISK: &str = "/sys/block/vda/stat";
 const PROCESSORS: &str = "/proc/stat";
 /// Of `/sys/block/*/stat`.
@@ -13,6 +15,8 @@ const SECTOR: u64 = 512;
 pub(super) struct MachineCounters {
     disk: DiskCounters,
     processors: ProcessorCounters,
+    /// Nanoseconds that the agent has run; none where there is no agent.
+    agent: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -32,9 +36,10 @@ struct ProcessorCounters {
 }
 
 impl MachineCounters {
-    /// The counters now.
-    pub(super) fn now() -> Result<Self> {
+    /// The counters now, and those of this agent's process.
+    pub(super) fn now(agent: Option<u32>) -> Result<Self> {
         Ok(Self {
+            agent: agent.map(time_run).transpose()?,
             disk: disk(&read(DISK)?),
             processors: processors(&read(PROCESSORS)?),
         })
@@ -42,7 +47,9 @@ impl MachineCounters {
 
     /// What was counted since an earlier moment.
     pub(super) fn since(self, before: Self) -> Self {
+        let agent = self.agent.zip(before.agent);
         Self {
+            agent: agent.map(|(now, before)| now.saturating_sub(before)),
             disk: DiskCounters {
                 read: self.disk.read.saturating_sub(before.disk.read),
                 busy: self.disk.busy.saturating_sub(before.disk.busy),
@@ -56,14 +63,16 @@ impl MachineCounters {
 
     /// What was counted in so many seconds, by metric.
     pub(super) fn values(self, seconds: f64) -> Vec<(String, f64)> {
+        let seconds = seconds.max(1e-3);
         let idle = to_f64(self.processors.idle) / to_f64(self.processors.all.max(1));
-        [
-            ("disk_reads", to_f64(self.disk.read)),
-            ("processor", 1.0 - idle),
-            ("disk", to_f64(self.disk.busy) / 1e3 / seconds.max(1e-3)),
-        ]
-        .map(|(key, value)| (key.to_owned(), value))
-        .to_vec()
+        let values = [
+            ("disk_reads", Some(to_f64(self.disk.read))),
+            ("processor", Some(1.0 - idle)),
+            ("disk", Some(to_f64(self.disk.busy) / 1e3 / seconds)),
+            ("agent", self.agent.map(|ran| to_f64(ran) / 1e9 / seconds)),
+        ];
+        let known = |(key, value): (&str, Option<f64>)| Some((key.to_owned(), value?));
+        values.into_iter().filter_map(known).collect()
     }
 }
 

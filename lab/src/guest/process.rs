@@ -29,6 +29,11 @@ pub(super) fn cpu_usage(pid: u32, window: Duration) -> Result<CpuUsage> {
     })
 }
 
+/// Nanoseconds that all threads of a process have run.
+pub(super) fn time_run(pid: u32) -> Result<u64> {
+    Ok(CpuTime::of(pid)?.all)
+}
+
 /// Nanoseconds that a process's threads have run.
 #[derive(Default)]
 struct CpuTime {

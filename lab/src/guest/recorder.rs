@@ -28,27 +28,30 @@ impl Recorder {
     }
 
     /// What a window measured: of the tenants whose jobs ended with these reports, and of those whose jobs go on in the
-    /// background. Returns the total bandwidth of the former.
+    /// background. Returns the total bandwidth of the former. With a `key` it is recorded as well, and with it begin the
+    /// names of what operations took.
     pub(super) fn window<'a>(
         &mut self,
         window: &Window<'_>,
         reports: &[(String, JobReport)],
         background: impl Iterator<Item = &'a str>,
-    ) -> f64 {
+        key: Option<&str>,
+    ) {
         for tenant in background {
             self.tenant(tenant, window.running(tenant));
         }
+        let prefix = key.map_or_else(String::new, |key| format!("{key}_"));
         for (tenant, report) in reports {
             self.tenant(tenant, window.ended(tenant, report));
-            self.whole(latencies(report).map(|(key, value)| (format!("{tenant}_{key}"), value)));
+            let named = |(operation, took)| (format!("{prefix}{tenant}_{operation}"), took);
+            self.whole(latencies(report).map(named));
         }
         self.whole(window.machine());
         let ratio = window.overall_hit_ratio();
         self.whole(ratio.map(|ratio| ("overall_hit_ratio".to_owned(), ratio)));
-        reports
-            .iter()
-            .filter_map(|(tenant, _)| self.tenants.get(tenant)?.get("bandwidth"))
-            .sum()
+        let bandwidth = |(tenant, _): &(String, _)| self.tenants.get(tenant)?.get("bandwidth");
+        let total: f64 = reports.iter().filter_map(bandwidth).sum();
+        self.whole(key.map(|key| (key.to_owned(), total)));
     }
 
     /// All of them, in the order of the tenants.

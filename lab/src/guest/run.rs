@@ -127,11 +127,7 @@ impl<'a> Run<'a> {
             self.background.add(jobs);
             return Ok(());
         }
-        let total = self.finish(run, &mut jobs, &barrier, timeout)?;
-        if let (Some(key), Some(total)) = (&run.key, total) {
-            self.recorder.whole([(key.clone(), total)]);
-        }
-        Ok(())
+        self.finish(run, &mut jobs, &barrier, timeout)
     }
 
     /// Starts a workload in each of its tenants, all waiting at one barrier.
@@ -158,14 +154,14 @@ impl<'a> Run<'a> {
         Ok((jobs, barrier))
     }
 
-    /// Runs jobs to their end; the total bandwidth, if it was measured.
+    /// Runs jobs to their end.
     fn finish(
         &mut self,
         run: &RunPhase,
         jobs: &mut [Job],
         barrier: &StartBarrier,
         timeout: Duration,
-    ) -> Result<Option<f64>> {
+    ) -> Result<()> {
         let mut before = self.snapshot()?;
         let begin = barrier.release(jobs, timeout)?;
         if run.ramp > 0 {
@@ -186,7 +182,7 @@ impl<'a> Run<'a> {
             reports.push((job.tenant().to_owned(), report));
         }
         if !run.measured {
-            return Ok(None);
+            return Ok(());
         }
         let elapsed = || begin.elapsed().as_secs_f64();
         let seconds = run.seconds.map_or_else(elapsed, to_f64);
@@ -198,7 +194,9 @@ impl<'a> Run<'a> {
             throttle: self.disk.speed(),
         };
         let background = self.background.tenants();
-        Ok(Some(self.recorder.window(&window, &reports, background)))
+        let key = run.key.as_deref();
+        self.recorder.window(&window, &reports, background, key);
+        Ok(())
     }
 
     fn renew(&mut self, names: &[String]) -> Result<()> {
@@ -262,9 +260,10 @@ impl<'a> Run<'a> {
             _ => 0,
         };
         let weights = self.tenants.iter().map(weight).collect();
-        let (before, machine) = (self.split.final_total(), MachineCounters::now()?);
+        let (before, agent) = (self.split.final_total(), self.agent_process());
+        let machine = MachineCounters::now(agent)?;
         let interval = split_sampler::sample(self.tenants, weights, before, seconds)?;
-        let machine = MachineCounters::now()?.since(machine);
+        let machine = MachineCounters::now(agent)?.since(machine);
         self.recorder.whole(machine.values(to_f64(seconds)));
         self.split.add(&interval);
         for (tenant, bandwidth) in self.tenants.iter().zip(self.split.bandwidth()) {
@@ -295,7 +294,15 @@ impl<'a> Run<'a> {
     }
 
     fn snapshot(&self) -> Result<Snapshot> {
-        Snapshot::take(self.tenants, self.request.experiment.probes)
+        Snapshot::take(
+            self.tenants,
+            self.request.experiment.probes,
+            self.agent_process(),
+        )
+    }
+
+    fn agent_process(&self) -> Option<u32> {
+        self.agent.as_ref().map(Agent::pid)
     }
 
     fn workload(&self, name: &str) -> Result<&'a Workload> {

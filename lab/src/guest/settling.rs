@@ -2,7 +2,7 @@
 //! misallocated, and how long it takes until a new split has settled.
 
 use justitia_share::num::to_f64;
-use justitia_share::{Weight, pv};
+use justitia_share::{Weight, jain, pv};
 
 /// The band around a tenant's share in which its part counts as settled, relative; and the part of the bandwidth that may
 /// be misallocated.
@@ -13,6 +13,10 @@ pub(super) const WINDOW: f64 = 1.0;
 pub(super) const WIDE_WINDOW: f64 = 2.0;
 /// For how long a split must hold, in seconds.
 const HOLD: f64 = 2.0;
+/// Of so many seconds the worst counts, where there are so many.
+const WORST_OF: usize = 100;
+/// A second may be shorter by so much, since samples are not taken on time.
+const EARLY: f64 = 0.02;
 /// The total may fall to this part of the total before without counting as misallocated.
 const SLACK: f64 = 0.9;
 
@@ -81,13 +85,57 @@ impl Interval {
 
     /// PV among the tenants that do I/O.
     pub(super) fn pv(&self) -> Option<f64> {
-        let (weights, bytes): (Vec<_>, Vec<_>) = self
-            .weights
+        let (weights, bytes) = self.of_weight();
+        pv(&weights, &bytes)
+    }
+
+    /// Jain's index among them.
+    pub(super) fn jain(&self) -> Option<f64> {
+        let (weights, bytes) = self.of_weight();
+        jain(&weights, &bytes)
+    }
+
+    /// What a tenant has in its worst second of a hundred, of its share of the interval's mean bandwidth; the least that
+    /// one of those has that do I/O. `None` of less than a second, and where nothing was transferred.
+    pub(super) fn worst_second(&self) -> Option<f64> {
+        let all = to_f64(self.bytes().iter().sum());
+        let seconds = self.whole_seconds();
+        let worst = |(tenant, share): (usize, f64)| {
+            let had = |(length, bytes): &(f64, Vec<u64>)| {
+                Some(to_f64(*bytes.get(tenant)?) / (length * share * all / self.seconds()))
+            };
+            let mut each: Vec<f64> = seconds.iter().filter_map(had).collect();
+            each.sort_by(f64::total_cmp);
+            each.get(each.len() / WORST_OF).copied()
+        };
+        let shares = self.ideal().into_iter().enumerate();
+        let of_those = shares.filter(|(_, share)| *share > 0.0 && all > 0.0);
+        of_those.filter_map(worst).reduce(f64::min)
+    }
+
+    /// The seconds of the interval one after the other: how long each was by the samples, and the tenants' bytes in it.
+    fn whole_seconds(&self) -> Vec<(f64, Vec<u64>)> {
+        let mut seconds = Vec::new();
+        let mut samples = self.samples.iter();
+        let Some(mut from) = samples.next() else {
+            return seconds;
+        };
+        for sample in samples {
+            if sample.at - from.at >= WINDOW - EARLY {
+                seconds.push((sample.at - from.at, difference(from, sample)));
+                from = sample;
+            }
+        }
+        seconds
+    }
+
+    /// Weights and bytes of the tenants that do I/O.
+    fn of_weight(&self) -> (Vec<Weight>, Vec<f64>) {
+        self.weights
             .iter()
             .zip(self.bytes())
             .filter_map(|(weight, bytes)| Some((Weight::try_from(*weight).ok()?, to_f64(bytes))))
-            .unzip();
-        pv(&weights, &bytes)
+            .unzip()
     }
 
     /// When the split had settled: the first moment from which the bandwidth in a `window` of so many seconds is within
@@ -256,6 +304,26 @@ mod tests {
             "{}",
             taken.final_total()
         );
+    }
+
+    #[test]
+    fn the_worst_second_is_one_of_a_hundred() {
+        let stalls = |seconds, stalled: f64| {
+            interval(&[100, 300, 0], seconds, move |t| {
+                if t >= 2.0 - 1e-6 && t < 2.0 + stalled - 1e-6 {
+                    vec![500, 4000, 0]
+                } else {
+                    vec![1000, 3000, 0]
+                }
+            })
+        };
+        let worst = |seconds, stalled| stalls(seconds, stalled).worst_second().unwrap();
+        assert!((worst(10, 0.0) - 1.0).abs() < 0.01);
+        assert!((worst(10, 1.0) - 0.5).abs() < 0.02, "{}", worst(10, 1.0));
+        assert!(worst(200, 1.0) > 0.95, "the second worst of 200");
+        assert!(worst(200, 3.0) < 0.55, "three of 200");
+        assert!((stalls(10, 0.0).jain().unwrap() - 1.0).abs() < 1e-9);
+        assert_eq!(interval(&[1, 1], 5, |_| vec![0, 0]).worst_second(), None);
     }
 
     #[test]

@@ -124,8 +124,8 @@ impl SplitStats {
     }
 }
 
-/// The values of one phase under its key: settling times, or the phase's length where the split has not settled; PV and
-/// total.
+/// The values of one phase under its key: settling times, or the phase's length where the split has not settled; its
+/// total, PV, Jain's index, and the worst second.
 pub(super) fn settling(key: &str, interval: &Interval) -> Vec<(String, f64)> {
     let times = interval.settling_times(WINDOW);
     let wide = interval.settling_times(WIDE_WINDOW);
@@ -137,7 +137,15 @@ pub(super) fn settling(key: &str, interval: &Interval) -> Vec<(String, f64)> {
         (format!("{key}_wide"), wide.overall.unwrap_or(never)),
         (format!("{key}_total"), to_f64(bytes) / never.max(1e-3)),
     ];
-    values.extend(interval.pv().map(|pv| (format!("{key}_pv"), pv)));
+    let figures = [
+        ("pv", interval.pv()),
+        ("jain", interval.jain()),
+        ("worst", interval.worst_second()),
+    ];
+    let measured = figures
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    values.extend(measured.map(|(name, value)| (format!("{key}_{name}"), value)));
     values
 }
 
@@ -178,6 +186,8 @@ mod tests {
             ("turn_wide", 7.0),
             ("turn_total", 6.0),
             ("turn_pv", 1.0 / 3.0),
+            ("turn_jain", 0.9),
+            ("turn_worst", 2.0 / 3.0),
         ];
         assert_eq!(values, expected.map(|(key, value)| (key.to_owned(), value)));
     }

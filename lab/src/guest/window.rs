@@ -21,8 +21,8 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Now. `probes`: whether an agent's probes count.
-    pub(super) fn take(tenants: &[Tenant], probes: bool) -> Result<Self> {
+    /// Now. `probes`: whether an agent's probes count. `agent`: its process, if one runs.
+    pub(super) fn take(tenants: &[Tenant], probes: bool, agent: Option<u32>) -> Result<Self> {
         let device = |tenant: &Tenant| Ok((tenant.name.clone(), tenant.cgroup.device()?));
         let application = |tenant: &Tenant| Ok((tenant.name.clone(), tenant.cgroup.application()?));
         Ok(Self {
@@ -33,7 +33,7 @@ impl Snapshot {
             } else {
                 AppCounters::default()
             },
-            machine: MachineCounters::now()?,
+            machine: MachineCounters::now(agent)?,
         })
     }
 }

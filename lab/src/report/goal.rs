@@ -1,6 +1,6 @@
 //! Whether the goals were reached.
 
-use super::number::{factor, show};
+use super::number::{factor, index, show};
 use super::schema::{Goal, Measure, Metric, Results, Unit};
 use super::summary::{Cell, Group, Row, paired};
 
@@ -99,6 +99,7 @@ fn check_one(results: &Results, group: &Group<'_>, goal: &Goal) -> Option<GoalRe
 fn value(measure: &Measure, own: &Cell, other: Option<&Cell>) -> Option<f64> {
     let spread = match measure {
         Measure::Pv => own.pv,
+        Measure::JainAtLeast => own.jain,
         Measure::Total | Measure::TotalAtLeast => own.total,
         Measure::TotalAgainst(_) | Measure::TimesAgainst(_) => {
             paired(own, other?, |own, other| own / other)
@@ -112,6 +113,7 @@ fn value(measure: &Measure, own: &Cell, other: Option<&Cell>) -> Option<f64> {
 fn aspect(measure: &Measure, other: &str) -> String {
     match measure {
         Measure::Pv => "PV".to_owned(),
+        Measure::JainAtLeast => "Jain's index".to_owned(),
         Measure::Total | Measure::TotalAtLeast => String::new(),
         Measure::TotalAgainst(_) => format!("against {other}"),
         Measure::TimesAgainst(_) => format!("times {other}"),
@@ -122,6 +124,7 @@ fn aspect(measure: &Measure, other: &str) -> String {
 fn word(measure: &Measure, metric: &Metric, value: f64) -> String {
     match measure {
         Measure::Pv | Measure::TimesAgainst(_) => factor(value),
+        Measure::JainAtLeast => index(value),
         Measure::TotalAgainst(_) => show(Unit::Ratio, value),
         Measure::Total | Measure::TotalAtLeast | Measure::LostAgainst(_) => {
             show(metric.unit, value)
@@ -130,7 +133,10 @@ fn word(measure: &Measure, metric: &Metric, value: f64) -> String {
 }
 
 fn is_upper_bound(measure: &Measure) -> bool {
-    !matches!(measure, Measure::TotalAgainst(_) | Measure::TotalAtLeast)
+    !matches!(
+        measure,
+        Measure::TotalAgainst(_) | Measure::TotalAtLeast | Measure::JainAtLeast
+    )
 }
 
 fn verdict(goal: &Goal, value: Option<f64>) -> Verdict {

@@ -53,6 +53,11 @@ pub(super) fn factor(value: f64) -> String {
     }
 }
 
+/// Jain's index, which differs in the third digit.
+pub(super) fn index(value: f64) -> String {
+    format!("{value:.3}")
+}
+
 /// A fraction in per cent; of what was not measured a dash.
 pub(super) fn percent(value: Option<f64>) -> String {
     value.map_or("–".into(), |value| format!("{:.1} %", 100.0 * value))

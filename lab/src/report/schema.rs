@@ -193,7 +193,7 @@ pub struct Goal {
     pub metric: String,
     /// What of the metric.
     pub measure: Measure,
-    /// The bound that must hold: an upper one, except for `total_against` and `total_at_least`.
+    /// The bound that must hold: an upper one, except for `jain_at_least`, `total_against` and `total_at_least`.
     pub must: f64,
     /// The bound that would be better still.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -207,6 +207,8 @@ pub struct Goal {
 pub enum Measure {
     /// The PV, at most.
     Pv,
+    /// Jain's index by weight, at least (1 is perfect proportion).
+    JainAtLeast,
     /// The total, at most (anonymous bytes reclaimed: 0).
     Total,
     /// The total, at least (a gain over another configuration of the same repeat).
@@ -224,7 +226,7 @@ impl Measure {
     #[must_use]
     pub fn other(&self) -> Option<&str> {
         match self {
-            Self::Pv | Self::Total | Self::TotalAtLeast => None,
+            Self::Pv | Self::JainAtLeast | Self::Total | Self::TotalAtLeast => None,
             Self::TotalAgainst(other) | Self::TimesAgainst(other) | Self::LostAgainst(other) => {
                 Some(other)
             }

@@ -1,7 +1,7 @@
 //! From what was measured to what is shown: medians, normalised values, totals, PV.
 
 use justitia_share::num::to_f64;
-use justitia_share::{Weight, pv};
+use justitia_share::{Weight, jain, pv};
 
 use super::number::show;
 use super::schema::{Configuration, Metric, Outcome, Results, Run, Total, Unit};
@@ -57,6 +57,8 @@ pub(super) struct Cell {
     pub total: Option<Spread>,
     /// Proportionality variation, of a metric that ought to follow the weights.
     pub pv: Option<Spread>,
+    /// Jain's index by weight, of such a metric.
+    pub jain: Option<Spread>,
     /// The total of each repeat, for comparisons within a repeat.
     pub totals: Vec<(u32, f64)>,
 }
@@ -201,7 +203,8 @@ fn cell(results: &Results, metric: &Metric, runs: &[&Run]) -> Cell {
         values: tenants(&by_run),
         normalised: tenants(&normalised),
         total: Spread::of(totals.iter().map(|(_, total)| *total)),
-        pv: Spread::of(by_run.iter().filter_map(|v| variation(results, metric, v))),
+        pv: fairness(results, metric, &by_run, pv),
+        jain: fairness(results, metric, &by_run, jain),
         totals,
     }
 }
@@ -246,7 +249,25 @@ fn total(metric: &Metric, run: &Run, values: &[Option<f64>]) -> Option<f64> {
     }
 }
 
-fn variation(results: &Results, metric: &Metric, values: &[Option<f64>]) -> Option<f64> {
+/// A figure of how far what tenants got is from their weights.
+type Figure = fn(&[Weight], &[f64]) -> Option<f64>;
+
+fn fairness(
+    results: &Results,
+    metric: &Metric,
+    runs: &[Vec<Option<f64>>],
+    figure: Figure,
+) -> Option<Spread> {
+    let of = |values: &Vec<Option<f64>>| by_weight(results, metric, values, figure);
+    Spread::of(runs.iter().filter_map(of))
+}
+
+fn by_weight(
+    results: &Results,
+    metric: &Metric,
+    values: &[Option<f64>],
+    figure: Figure,
+) -> Option<f64> {
     if !metric.proportional {
         return None;
     }
@@ -256,7 +277,7 @@ fn variation(results: &Results, metric: &Metric, values: &[Option<f64>]) -> Opti
         .map(|t| Weight::try_from(t.weight).ok())
         .collect::<Option<_>>()?;
     let values: Vec<f64> = values.iter().copied().collect::<Option<_>>()?;
-    pv(&weights, &values)
+    figure(&weights, &values)
 }
 
 /// The run in the middle by the headline's PV, or by its total where it has none.
@@ -267,7 +288,7 @@ fn typical<'a>(results: &Results, runs: &[&'a Run]) -> Option<&'a Run> {
         .filter(|run| !run.timeline.is_empty())
         .map(|run| {
             let values = tenant_values(results, headline, run);
-            let key = variation(results, headline, &values)
+            let key = by_weight(results, headline, &values, pv)
                 .or_else(|| total(headline, run, &values))
                 .unwrap_or(f64::INFINITY);
             (key, *run)

@@ -6,7 +6,7 @@ use comfy_table::{
 
 use super::finding::finding;
 use super::goal::check_goals;
-use super::number::{digits, factor, scale, show};
+use super::number::{digits, factor, index, scale, show};
 use super::schema::{Metric, Results, Total, Unit};
 use super::spread::Spread;
 use super::summary::{Cell, Group, Row, groups, ideal};
@@ -119,6 +119,7 @@ fn table(results: &Results, group: &Group<'_>, position: usize, metric: &Metric)
     if metric.proportional {
         foot("PV", &|cell| Some(factor(cell.pv?.median)));
         foot("  of the repeats", &|cell| range(&cell.pv?, factor));
+        foot("Jain's index", &|cell| Some(index(cell.jain?.median)));
     }
     table
 }

@@ -113,11 +113,15 @@ fn running(
     Ok(())
 }
 
-/// A key under which a phase records something of the run as a whole.
+/// A key under which a phase records something of the run as a whole, or with which the keys begin of what it records.
 fn whole_metric(experiment: &Experiment, key: &str, place: Place) -> Result<(), Problem> {
     let metrics = experiment.metrics();
     let whole = |metric: &&Metric| metric.total == Total::Whole;
-    if metrics.iter().filter(whole).any(|metric| metric.key == key) {
+    let under = |metric: &Metric| match metric.key.strip_prefix(key) {
+        Some(rest) => rest.is_empty() || rest.starts_with('_'),
+        None => false,
+    };
+    if metrics.iter().filter(whole).any(under) {
         return Ok(());
     }
     problem(

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::super::number::{factor, show};
+use super::super::number::{factor, index, show};
 use super::super::schema::{Metric, Results, Total};
 use super::super::spread::Spread;
 use super::super::summary::{Cell, Group, Row, ideal};
@@ -66,6 +66,9 @@ fn foot(
         @if metric.proportional {
             (across("PV", columns, group, |row| {
                 Some(spread(&row.cells.get(position)?.pv?, factor))
+            }))
+            (across("Jain's index", columns, group, |row| {
+                Some(spread(&row.cells.get(position)?.jain?, index))
             }))
         }
         @if !paper_results(results, position).is_empty() {

@@ -98,6 +98,8 @@ fn medians_spread_totals_and_pv() {
     // |3 - 2.6| / 2 tenants.
     assert!((justitia.pv.unwrap().median - 0.2).abs() < 1e-9);
     assert_eq!(justitia.pv.unwrap().low, 0.0);
+    assert_eq!(justitia.jain.unwrap().high, 1.0);
+    assert!(justitia.jain.unwrap().low < 0.99);
     // The timeline shown is the median run's.
     assert_eq!(row("justitia").typical.unwrap().repeat, 1);
     let conventional = &row("conventional").cells[0];
