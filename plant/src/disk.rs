@@ -146,6 +146,8 @@ struct Lane {
     /// Whether io.cost lets it pass without a charge, as it does requests of the root cgroup, the journal's among them.
     free: bool,
     in_use: f64,
+    /// Seconds since it last had something to do.
+    idle: f64,
 }
 
 /// The disk with its queues.
@@ -197,7 +199,15 @@ impl Queue {
     }
 
     /// Whether a tenant has anything before the disk or at it.
-    pub(crate) fn has(&self, tenant: usize) -> bool {
+    pub(crate) fn has(&mut self, tenant: usize) -> bool {
+        let now = self.has_now(tenant);
+        let lane = &mut self.lanes[tenant];
+        lane.idle = if now { 0.0 } else { lane.idle + STEP };
+        // io.cost has it active for a period more.
+        now || (self.disk.scheduler.holds() && lane.idle < PERIOD)
+    }
+
+    fn has_now(&self, tenant: usize) -> bool {
         let lane = &self.lanes[tenant];
         lane.throttled.iter().any(|queue| !queue.is_empty())
             || !lane.waiting.is_empty()
@@ -350,11 +360,25 @@ impl Queue {
             }
             return;
         }
+        // What is above the margin is thrown away, and the rate raised by as much (vtime_err).
         let refill = |lane: &mut Lane| {
             let margin = lane.in_use * PERIOD * MARGIN;
-            lane.budget = (lane.budget + lane.in_use * STEP).min(margin);
+            let budget = lane.budget + lane.in_use * STEP;
+            lane.budget = budget.min(margin);
+            budget - lane.budget
         };
-        self.lanes.iter_mut().for_each(refill);
+        let thrown: f64 = self.lanes.iter_mut().map(refill).sum();
+        let of: f64 = self
+            .lanes
+            .iter()
+            .filter(|lane| lane.held())
+            .map(|lane| lane.in_use)
+            .sum();
+        if self.device.len() < TAGS / 2 {
+            for lane in self.lanes.iter_mut().filter(|lane| lane.held()) {
+                lane.budget += thrown * lane.in_use / of;
+            }
+        }
         self.period += STEP;
         if self.period < PERIOD {
             return;
@@ -364,7 +388,7 @@ impl Queue {
         for lane in &mut self.lanes {
             let used = lane.used / self.period;
             // Who does not use up its budget leaves what it does not need, with a margin.
-            let donor = lane.waiting.is_empty() && used < 0.9 * lane.share;
+            let donor = !lane.held() && used < 0.9 * lane.share;
             lane.in_use = if donor {
                 (used * 1.25).min(lane.share)
             } else {
@@ -384,6 +408,13 @@ impl Queue {
                 lane.in_use += (given + unshared.max(0.0)) * lane.share / takers;
             }
         }
+    }
+}
+
+impl Lane {
+    /// Whether it has requests, and no budget for them.
+    fn held(&self) -> bool {
+        self.budget < 0.0 && !self.waiting.is_empty()
     }
 }
 

@@ -342,7 +342,7 @@ impl Machine {
         for thread in 0..self.tenants[index].threads.len() {
             waits |= self.thread(index, thread, &work);
         }
-        if waits && !work.asynchronous {
+        if waits {
             self.tenants[index].seen.stalled += STEP;
         }
     }

@@ -35,8 +35,6 @@ pub struct Work {
     pub think: f64,
     /// It is active for so many seconds and then idle for as many; 0 is always active.
     pub burst: f64,
-    /// Whether its waits are invisible to PSI, as of asynchronous I/O.
-    pub asynchronous: bool,
 }
 
 impl Work {
@@ -49,7 +47,6 @@ impl Work {
             size,
             think: 0.0,
             burst: 0.0,
-            asynchronous: false,
         }
     }
 

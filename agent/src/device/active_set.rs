@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::io::{DevId, IoStat};
 
-use super::tenant_io::{AppIoSource, DiskActivity, TenantIo, TenantIoSampler};
+use super::tenant_io::{AppIo, AppIoSource, DiskActivity, TenantIo, TenantIoSampler};
 use crate::page_cache::{CgroupTree, Node};
 
 #[cfg(test)]
@@ -75,9 +75,9 @@ impl ActiveSet {
         let mut samples = Vec::new();
         let mut ended = Vec::new();
         for (id, active_at) in &mut self.active {
-            let bytes = app_bytes(cgroups, source, *id);
+            let application = app_io(cgroups, source, *id);
             let sample =
-                io_domain(cgroups, *id).map(|cgroup| self.sampler.sample(cgroup, bytes, now));
+                io_domain(cgroups, *id).map(|cgroup| self.sampler.sample(cgroup, application, now));
             match sample {
                 Some(Ok(Some(io))) => {
                     if io.is_active() {
@@ -223,14 +223,18 @@ fn disk_activity(
         })
 }
 
-/// The bytes that the applications in a cgroup and its descendants have read and written. `None` also where reading it would take
+/// What the applications in a cgroup and its descendants did. `None` also where reading it would take
 /// long: a delegatee may have made many cgroups.
-fn app_bytes(cgroups: &CgroupTree, source: &impl AppIoSource, id: CgroupId) -> Option<u64> {
+fn app_io(cgroups: &CgroupTree, source: &impl AppIoSource, id: CgroupId) -> Option<AppIo> {
     let subtree: Vec<CgroupId> = cgroups.subtree(id).take(MAX_CGROUPS + 1).collect();
     if subtree.len() > MAX_CGROUPS {
         return None;
     }
-    subtree.into_iter().try_fold(0_u64, |sum, id| {
-        Some(sum.saturating_add(source.app_bytes(id)?))
+    subtree.into_iter().try_fold(AppIo::default(), |sum, id| {
+        let one = source.app_io(id)?;
+        Some(AppIo {
+            bytes: sum.bytes.saturating_add(one.bytes),
+            outstanding: sum.outstanding.saturating_add(one.outstanding),
+        })
     })
 }

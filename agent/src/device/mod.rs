@@ -24,7 +24,7 @@ pub use disk::{BlockDevice, Disk, DiskIdentity, NoDisk, block_devices, disks};
 pub use disk_sampler::{DiskDiscovery, DiskSampler, DiskStat, Interval};
 pub use prices::{Costs, Prices};
 pub use rooms::{LEAST_ROOM, RoomIntent, Writer, plan_rooms};
-pub use tenant_io::{AppIoSource, DiskActivity, Flow, TenantIo};
+pub use tenant_io::{AppIo, AppIoSource, DiskActivity, Flow, TenantIo};
 
 #[cfg(test)]
 pub mod tests {

@@ -32,10 +32,12 @@ impl Flow {
 pub struct TenantIo {
     /// What it transferred, by device, per second.
     pub flows: Vec<(DevId, Flow)>,
-    /// The fraction of the time in which any of its tasks waited for I/O, or for memory that writeback has to free first.
-    /// Without PSI, 1 for a tenant with I/O: the disk's own counters tell whether it is contended.
+    /// The fraction of the time in which any of its tasks waited for I/O, or for memory that writeback has to free first (PSI), or a disk
+    /// had requests of it that somebody waits for (probes). Without either, 1 for a tenant with I/O: the disk's own counters tell whether
+    /// it is contended.
     pub stalled: f64,
-    /// What its applications read and wrote, bytes per second. Without probes, what went through the disk and what became
+    /// What its applications read and wrote, bytes per second, and what disks did for it beyond that: by mapped files, block
+    /// devices and whatever else probes do not see. Without probes, what went through the disk and what became
     /// dirty; that is negative in an interval in which more was written back, and meant for averages.
     pub application: f64,
     /// Dirty pages and pages under writeback.
@@ -83,8 +85,17 @@ impl TenantIo {
 pub trait AppIoSource {
     /// What a tenant had disks do, as of the last reading of the probes; free of cost. `None` without probes.
     fn disk_activity(&self, id: CgroupId) -> Option<DiskActivity>;
-    /// The bytes that a tenant's applications have read and written up to now; this reads the probes. `None` without probes.
-    fn app_bytes(&self, id: CgroupId) -> Option<u64>;
+    /// What a tenant's applications did up to now; this reads the probes. `None` without probes.
+    fn app_io(&self, id: CgroupId) -> Option<AppIo>;
+}
+
+/// What a tenant's applications did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AppIo {
+    /// Bytes read and written.
+    pub bytes: u64,
+    /// Nanoseconds with requests at a disk that somebody waits for; of several cgroups their sum.
+    pub outstanding: u64,
 }
 
 /// What a tenant had disks do.
@@ -105,6 +116,9 @@ const MEMORY_PERIOD: Duration = Duration::from_secs(1);
 /// Without PSI it is unknown whether a tenant with dirty pages that transfers nothing waits. This is too little to count as
 /// waiting, and too much to count as inactive.
 const STALL_UNKNOWN: f64 = 0.05;
+/// Applications are ahead of the disk by their dirty pages and by so much more, since the sums of dirty pages are up to two seconds old. Where they were not
+/// ahead, and the disk does more for a tenant than the probes see, that is its applications' as well.
+const AHEAD: f64 = 16.0 * 1048576.0;
 /// The files of at most this many tenants stay open between samples.
 const MAX_OPEN: usize = 64;
 
@@ -122,8 +136,9 @@ struct IoSample {
     io: Vec<(DevId, IoStat)>,
     /// Time that tasks have waited for I/O (PSI `some`), microseconds; `None` without PSI.
     stalled: Option<u64>,
-    /// Bytes that its applications have read and written.
-    application: Option<u64>,
+    application: Option<AppIo>,
+    /// Bytes by which its applications are ahead of the disk, which may come to the disk later: what is dirty, and [`AHEAD`].
+    ahead: f64,
     memory: MemorySample,
 }
 
@@ -139,15 +154,14 @@ struct MemorySample {
 }
 
 impl TenantIoSampler {
-    /// Samples a tenant. `application` is the bytes that its applications have read and written so far, where known. `None` for the
-    /// first sample.
+    /// Samples a tenant. `application` is what its applications did so far, where known. `None` for the first sample.
     ///
     /// # Errors
     /// If the cgroup's counters cannot be read; it is forgotten then.
     pub(super) fn sample(
         &mut self,
         cgroup: &Cgroup,
-        application: Option<u64>,
+        application: Option<AppIo>,
         now: Instant,
     ) -> Result<Option<TenantIo>> {
         let id = cgroup.id();
@@ -156,11 +170,11 @@ impl TenantIoSampler {
             Some(files) => files,
             None => StatFdCache::open(cgroup)?,
         };
-        let here = IoSample::read(&files, before.as_ref(), application, now)?;
+        let mut here = IoSample::read(&files, before.as_ref(), application, now)?;
         if self.files.len() < MAX_OPEN {
             self.files.insert(id, files);
         }
-        let interval = before.and_then(|before| between(&before, &here));
+        let interval = before.and_then(|before| between(&before, &mut here));
         self.last.insert(id, here);
         Ok(interval)
     }
@@ -176,7 +190,7 @@ impl IoSample {
     fn read(
         files: &StatFdCache,
         before: Option<&Self>,
-        application: Option<u64>,
+        application: Option<AppIo>,
         at: Instant,
     ) -> Result<Self> {
         let io = files.io_stat()?;
@@ -191,12 +205,18 @@ impl IoSample {
             io,
             stalled: stalled.map(|psi| psi.some.total),
             application,
+            ahead: AHEAD,
             memory,
         })
     }
 
     /// Whether the memory counters still hold, given the later `io` and `application`.
-    fn memory_holds(&self, io: &[(DevId, IoStat)], application: Option<u64>, at: Instant) -> bool {
+    fn memory_holds(
+        &self,
+        io: &[(DevId, IoStat)],
+        application: Option<AppIo>,
+        at: Instant,
+    ) -> bool {
         let (Some(then), Some(now)) = (self.application, application) else {
             return false;
         };
@@ -204,7 +224,10 @@ impl IoSample {
             io.iter().map(|(_, stat)| stat.rbytes + stat.wbytes).sum()
         };
         let transferred = transferred(io).saturating_sub(transferred(&self.io));
-        let cached = now.saturating_sub(then).saturating_sub(transferred);
+        let cached = now
+            .bytes
+            .saturating_sub(then.bytes)
+            .saturating_sub(transferred);
         self.memory.dirty < BUFFERED && cached < BUFFERED && at - self.memory.at < MEMORY_PERIOD
     }
 }
@@ -237,7 +260,7 @@ impl MemorySample {
     }
 }
 
-fn between(before: &IoSample, here: &IoSample) -> Option<TenantIo> {
+fn between(before: &IoSample, here: &mut IoSample) -> Option<TenantIo> {
     let seconds = (here.at - before.at).as_secs_f64();
     if seconds <= 0.0 {
         return None;
@@ -258,16 +281,26 @@ fn between(before: &IoSample, here: &IoSample) -> Option<TenantIo> {
         })
         .collect();
     let moved: f64 = flows.iter().map(|(_, flow)| flow.bytes()).sum();
+    let application = before.application.zip(here.application);
+    let outstanding = application.map_or(0.0, |(then, now)| {
+        rate(now.outstanding, then.outstanding) / 1e9
+    });
     let stalled = match (before.stalled, here.stalled) {
         (Some(then), Some(now)) => (rate(now, then) / 1e6)
             .max(here.memory.stalled_since(&before.memory))
+            .max(outstanding)
             .min(1.0),
         _ if moved > 0.0 => 1.0,
         _ if here.memory.dirty >= DIRTY => STALL_UNKNOWN,
         _ => 0.0,
     };
-    let application = match before.application.zip(here.application) {
-        Some((then, now)) => rate(now, then),
+    let application = match application {
+        Some((then, now)) => {
+            let seen = rate(now.bytes, then.bytes);
+            let ahead = before.ahead + (seen - moved) * seconds;
+            here.ahead = ahead.clamp(0.0, to_f64(here.memory.dirty) + AHEAD);
+            seen + (-ahead).max(0.0) / seconds
+        }
         None => moved + (to_f64(here.memory.dirty) - to_f64(before.memory.dirty)) / seconds,
     };
     Some(TenantIo {
@@ -336,7 +369,7 @@ mod tests {
         let mut stalled = |millis, total| {
             waited("memory.pressure", total);
             let at = begin + Duration::from_millis(millis);
-            let interval = sampler.sample(&cgroup, Some(0), at).unwrap();
+            let interval = sampler.sample(&cgroup, Some(AppIo::default()), at).unwrap();
             interval.map_or(-1.0, |io| io.stalled)
         };
         assert!(stalled(0, 0) < 0.0, "nothing to compare with");
@@ -391,8 +424,18 @@ mod tests {
             self.write("memory.stat", &text);
         }
 
-        fn sample(&mut self, application: Option<u64>, millis: u64) -> Option<TenantIo> {
+        fn sample(&mut self, bytes: Option<u64>, millis: u64) -> Option<TenantIo> {
+            self.sample_outstanding(bytes, 0, millis)
+        }
+
+        fn sample_outstanding(
+            &mut self,
+            bytes: Option<u64>,
+            outstanding: u64,
+            millis: u64,
+        ) -> Option<TenantIo> {
             let at = self.begin + Duration::from_millis(millis);
+            let application = bytes.map(|bytes| AppIo { bytes, outstanding });
             self.sampler.sample(&self.cgroup, application, at).unwrap()
         }
     }
@@ -423,6 +466,51 @@ mod tests {
         tenant.dirty(52_000);
         let guessed = tenant.sample(None, 2000).unwrap();
         assert!((guessed.application + 50_000.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn requests_that_somebody_waits_for_count_as_waiting() {
+        let mut tenant = Sampled::new();
+        assert_eq!(tenant.sample(Some(0), 0), None);
+        let waits = |found: Option<TenantIo>| found.unwrap().stalled;
+        assert!((waits(tenant.sample_outstanding(Some(0), 400_000_000, 500)) - 0.8).abs() < 1e-6);
+        tenant.stalled("io.pressure", 450_100);
+        let psi_is_more = tenant.sample_outstanding(Some(0), 500_000_000, 1000);
+        assert!((waits(psi_is_more) - 0.9).abs() < 1e-6);
+        let of_several = tenant.sample_outstanding(Some(0), 1_700_000_000, 1500);
+        assert!((waits(of_several) - 1.0).abs() < 1e-6, "at most");
+        assert!(waits(tenant.sample(None, 2000)) < 1e-6, "without probes");
+    }
+
+    #[test]
+    fn what_disks_do_beyond_what_probes_see_is_the_applications_too() {
+        let mut tenant = Sampled::new();
+        let io = |read: u64, written: u64| format!("rbytes={read} wbytes={written} rios=1 wios=1");
+        const MIB: u64 = 1 << 20;
+        // Per second: what the probes see, and what the disk has read and written so far, MiB.
+        let cases = [
+            ("first", 0, 0, 0, 0.0),
+            ("from the cache", 500, 0, 0, 500.0),
+            ("written, and dirty", 40, 0, 0, 40.0),
+            ("written back, with nothing else", 0, 0, 40, 0.0),
+            ("mapped, within what sums may lag", 0, 16, 40, 0.0),
+            ("mapped", 0, 46, 40, 30.0),
+            ("mapped, and seen", 20, 96, 40, 50.0),
+            ("direct", 30, 126, 40, 30.0),
+        ];
+        let mut seen = 0;
+        for (second, (what, moved, read, written, expected)) in (0..).zip(cases) {
+            seen += moved * MIB;
+            tenant.io(&io(read * MIB, written * MIB));
+            tenant.dirty(if what == "written, and dirty" {
+                40 * MIB
+            } else {
+                0
+            });
+            let found = tenant.sample(Some(seen), second * 1000);
+            let found = found.map_or(0.0, |found| found.application / to_f64(MIB));
+            assert!((found - expected).abs() < 0.1, "{what}: {found}");
+        }
     }
 
     #[test]

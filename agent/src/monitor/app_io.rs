@@ -10,7 +10,7 @@ use justitia_kernel::psi::PsiResource;
 
 use super::cpu_budget::thread_cpu;
 use super::rate_window::{RateWindows, WindowStats, bytes};
-use crate::device::{AppIoSource, DiskActivity};
+use crate::device::{AppIo, AppIoSource, DiskActivity};
 use crate::page_cache::{CgroupTree, ReuseSampler};
 
 /// How often the probes are read, at most.
@@ -332,9 +332,13 @@ impl AppIoSource for AppIoMonitor {
     }
 
     /// 0 before the first I/O.
-    fn app_bytes(&self, id: CgroupId) -> Option<u64> {
+    fn app_io(&self, id: CgroupId) -> Option<AppIo> {
         let counters: Option<Counters> = self.readable()?.counters_of(id);
-        Some(counters.map_or(0, |counters| bytes(&counters)))
+        let did = |counters: Counters| AppIo {
+            bytes: bytes(&counters),
+            outstanding: counters.outstanding_ns,
+        };
+        Some(counters.map_or(AppIo::default(), did))
     }
 }
 

@@ -12,6 +12,7 @@
 #include "files.h"
 #include "cache_miss.h"
 #include "throttle.h"
+#include "outstanding.h"
 
 char LICENSE[] SEC("license") = "GPL";
 

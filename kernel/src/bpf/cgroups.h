@@ -55,13 +55,15 @@ struct counters {
 	u64 throttled_ns;
 	u64 throttled_bios;
 	u64 dirty_throttle_ns;
-	u64 unused_too;
+	u64 outstanding_ns;
 };
 
 /* Slot 0 counts all cgroups without a slot: none was free, or the cgroup is being removed. */
 struct slot {
 	u64 cgroup;
 	u64 removed;
+	/* Until then the time is counted for which the cgroup has had requests outstanding. */
+	u64 outstanding_until;
 };
 
 struct {

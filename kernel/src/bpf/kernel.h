@@ -227,6 +227,12 @@ struct request {
 	struct request_queue *q;
 	unsigned int cmd_flags;
 	struct bio *bio;
+	u64 start_time_ns;
+};
+
+enum req_flag_bits {
+	__REQ_SYNC,
+	__REQ_RAHEAD,
 };
 
 struct css_set {

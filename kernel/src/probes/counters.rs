@@ -66,6 +66,11 @@ pub struct Counters {
     pub throttled_bios: u64,
     /// Nanoseconds for which the dirty throttle (`balance_dirty_pages`) held writers.
     pub dirty_throttle_ns: u64,
+    /// Nanoseconds for which disks had requests of this cgroup that somebody waits for: reads, and synchronous writes; no
+    /// readahead and no writeback. At most the time itself, for what requests have in common counts once. PSI does not show who waits
+    /// for asynchronous I/O; this does, but not for what waits before the disk's queue.
+    #[serde(default)]
+    pub outstanding_ns: u64,
     /// Blocks of 64 KiB accessed through the page cache while accesses are sampled
     /// ([`IoProbes::sample_reuse`](super::IoProbes::sample_reuse)). Consecutive accesses to one block count once.
     #[serde(default)]
@@ -118,6 +123,7 @@ impl Counters {
             throttled_ns: of(self.throttled_ns, other.throttled_ns),
             throttled_bios: of(self.throttled_bios, other.throttled_bios),
             dirty_throttle_ns: of(self.dirty_throttle_ns, other.dirty_throttle_ns),
+            outstanding_ns: of(self.outstanding_ns, other.outstanding_ns),
             block_accesses: of(self.block_accesses, other.block_accesses),
         }
     }
@@ -159,7 +165,7 @@ pub struct ProbeSample {
 /// Words of a `struct counters`.
 pub(super) const COUNTERS_WORDS: usize = 32;
 /// Words of a `struct slot`.
-pub(super) const SLOT_WORDS: usize = 2;
+pub(super) const SLOT_WORDS: usize = 3;
 /// Words of a `struct cpu_cache`.
 pub(super) const CPU_CACHE_WORDS: usize = 8;
 /// Which of these words holds the file operations.
@@ -194,6 +200,7 @@ pub(super) fn decode(words: &[AtomicU64]) -> Counters {
         throttled_ns: next(),
         throttled_bios: next(),
         dirty_throttle_ns: next(),
+        outstanding_ns: next(),
         block_accesses: vfs_read_accesses
             .wrapping_add(vfs_write_accesses)
             .wrapping_add(accesses),
@@ -280,6 +287,7 @@ mod tests {
         );
         assert_eq!((counters.throttled_ns, counters.throttled_bios), (28, 29));
         assert_eq!(counters.dirty_throttle_ns, 30);
+        assert_eq!(counters.outstanding_ns, 31);
         assert_eq!(counters.block_accesses, 6 + 12 + 14);
         assert_eq!(decode(&[]), Counters::default());
     }

@@ -37,6 +37,8 @@ pub enum Probe {
     IoThrottle,
     /// Writers throttled until dirty pages are written.
     DirtyThrottle,
+    /// Time with requests at a disk.
+    Outstanding,
     /// Reuse times of cached blocks.
     Reuse,
     /// Removed cgroups.
@@ -49,7 +51,7 @@ pub enum Probe {
 
 impl Probe {
     /// Every probe, in the order in which they are listed.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Read,
         Self::Write,
         Self::ReadVectored,
@@ -63,6 +65,7 @@ impl Probe {
         Self::DemandMisses,
         Self::IoThrottle,
         Self::DirtyThrottle,
+        Self::Outstanding,
         Self::Reuse,
         Self::CgroupRemoval,
         Self::SharedInodes,
@@ -86,6 +89,7 @@ impl Probe {
             Self::DemandMisses => "demand misses",
             Self::IoThrottle => "throttling by io.max",
             Self::DirtyThrottle => "dirty throttling",
+            Self::Outstanding => "requests at a disk",
             Self::Reuse => "reuse of cached blocks",
             Self::CgroupRemoval => "removed cgroups",
             Self::SharedInodes => "files used by several tenants (on demand)",
@@ -168,6 +172,7 @@ pub(super) const ACCOUNT: &[Program] = &[
     needed("bio_throttle", Probe::IoThrottle),
     needed("dirty_throttle_end", Probe::DirtyThrottle),
     needed("dirty_throttle", Probe::DirtyThrottle),
+    needed("request_outstanding", Probe::Outstanding),
     needed("fault_around", Probe::Reuse),
     needed("cgroup_removed", Probe::CgroupRemoval),
 ];

@@ -4,7 +4,7 @@ use justitia_plant::{Disk, Memory, Work};
 use justitia_share::num::to_f64;
 
 use super::controlled::{Acts, Controlled, all, io_cost};
-use super::{EIGHT, FOUR, STARVING, asynchronous, distribution, misallocated, readers, seeds};
+use super::{EIGHT, FOUR, STARVING, distribution, misallocated, readers, seeds};
 
 /// A disk of so many MB/s, with io.cost off.
 pub(super) fn undivided(speed: f64) -> Disk {
@@ -22,17 +22,9 @@ fn tenants_of_each_kind_are_divided_at_hardly_any_loss() {
     let (fast, slow) = (Memory::guest(), Memory::slow_guest());
     let queue = |depth| Work::direct(depth, 65536.0);
     let server = |rate| Work::file_server(rate);
-    let cases: [Case; 9] = [
+    let cases: [Case; 8] = [
         ("direct, queue depth 16", 60.0, fast, &FOUR, queue(16), 0.15),
         ("direct, queue depth 4", 60.0, fast, &FOUR, queue(4), 0.15),
-        (
-            "direct, asynchronous",
-            60.0,
-            fast,
-            &FOUR,
-            asynchronous(),
-            0.15,
-        ),
         ("readers", 60.0, fast, &FOUR, readers(), 0.15),
         ("buffered writers", 60.0, fast, &FOUR, Work::buffered(), 0.2),
         (

@@ -108,7 +108,7 @@ impl Controlled {
             period: 0.25,
             acts,
             most: controller.most(),
-            law: Law::default(),
+            law: Law::new(controller == Controller::IoCost),
             io_cost: Rate::default(),
             costs: Costs::default(),
             in_flight: 0.0,
@@ -174,7 +174,6 @@ impl Controlled {
         let looked = Looked {
             seconds: interval.seconds,
             busy: interval.occupied(),
-            throughput: interval.bytes * self.costs.times(interval.bytes, interval.requests),
         };
         let used: Vec<Used> = samples
             .iter()

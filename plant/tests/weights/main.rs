@@ -5,6 +5,7 @@
 
 mod capacity;
 mod controlled;
+mod protected;
 mod sizes;
 
 use controlled::{Acts, Controlled, all, bfq, io_cost};
@@ -88,7 +89,6 @@ fn cases() -> Vec<Case> {
         direct_case("direct, queue depth 16", queue(16), 0.15),
         direct_case("direct, queue depth 4", queue(4), 0.15),
         direct_case("direct, queue depth 1", queue(1), 1.2),
-        direct_case("direct, asynchronous", asynchronous(), 0.15),
         direct_case("readers", readers(), 0.15),
         writers_case("buffered writers", bfq(60.0), 0.2),
         // For a third of the window the lightest stands still behind what it got before it.
@@ -133,13 +133,6 @@ fn readers() -> Work {
     Work {
         kind: Kind::Direct { writes: 0.0 },
         ..Work::direct(4, 65536.0)
-    }
-}
-
-fn asynchronous() -> Work {
-    Work {
-        asynchronous: true,
-        ..Work::direct(16, 65536.0)
     }
 }
 
@@ -337,7 +330,7 @@ fn shares_hold_in_a_tree() {
     assert!(misallocated(&got, &[100, 300, 300, 900]) < 0.03, "{got:?}");
 }
 
-/// One has requests at intervals, in lumps, and PSI does not show that it waits for them: it may want a part of its share, or all of it.
+/// One has requests at intervals, in lumps: it may want a part of its share, or all of it.
 #[test]
 fn a_tenant_that_wants_less_than_its_share_costs_the_others_little() {
     let ways = [
@@ -347,11 +340,11 @@ fn a_tenant_that_wants_less_than_its_share_costs_the_others_little() {
     for (what, disk, acts) in ways {
         for part in [0.1, 0.2, 0.4, 0.6, 0.8] {
             let machine = Controlled::new(disk, Memory::guest(), &FOUR, 1, acts);
-            let mut machine = all(machine, asynchronous());
+            let mut machine = all(machine, Work::direct(16, 65536.0));
             let wants = part * 60e6 * 8.0 / 15.0;
             let paced = Work {
                 think: 16.0 * 65536.0 / wants,
-                ..asynchronous()
+                ..Work::direct(16, 65536.0)
             };
             machine.machine.set_work(3, Some(paced));
             machine.run(20.0);

@@ -86,9 +86,16 @@ impl AppIoSource for Fixture {
         }))
     }
 
-    fn app_bytes(&self, id: CgroupId) -> Option<u64> {
+    fn app_io(&self, id: CgroupId) -> Option<AppIo> {
         self.asked.borrow_mut().push(id);
-        Some(self.known.get().0)
+        Some(read(self.known.get().0))
+    }
+}
+
+fn read(bytes: u64) -> AppIo {
+    AppIo {
+        bytes,
+        outstanding: 0,
     }
 }
 
@@ -154,8 +161,8 @@ fn io_domains_are_where_the_administrator_divides() {
         fn disk_activity(&self, _: CgroupId) -> Option<DiskActivity> {
             Some(activity((4096, true)))
         }
-        fn app_bytes(&self, _: CgroupId) -> Option<u64> {
-            Some(4096)
+        fn app_io(&self, _: CgroupId) -> Option<AppIo> {
+            Some(read(4096))
         }
     }
     let of = |id: &&CgroupId| named(id) == Path::new("slice/given");
@@ -165,7 +172,7 @@ fn io_domains_are_where_the_administrator_divides() {
         disk_activity(&cgroups, &Page, node),
         Some(activity((3 * 4096, true)))
     );
-    assert_eq!(app_bytes(&cgroups, &Page, id), Some(3 * 4096));
+    assert_eq!(app_io(&cgroups, &Page, id), Some(read(3 * 4096)));
 }
 
 #[test]
@@ -175,7 +182,7 @@ fn without_probes_io_stat_shows_active_tenants() {
         fn disk_activity(&self, _: CgroupId) -> Option<DiskActivity> {
             None
         }
-        fn app_bytes(&self, _: CgroupId) -> Option<u64> {
+        fn app_io(&self, _: CgroupId) -> Option<AppIo> {
             None
         }
     }
@@ -216,8 +223,8 @@ impl AppIoSource for Missed {
     fn disk_activity(&self, _: CgroupId) -> Option<DiskActivity> {
         Some(activity((0, false)))
     }
-    fn app_bytes(&self, _: CgroupId) -> Option<u64> {
-        Some(0)
+    fn app_io(&self, _: CgroupId) -> Option<AppIo> {
+        Some(read(0))
     }
 }
 

@@ -205,7 +205,6 @@ impl DiskCredits {
         let looked = Looked {
             seconds: interval.seconds,
             busy: interval.occupied(),
-            throughput: interval.bytes * self.costs.times(interval.bytes, interval.requests),
         };
         let used = users
             .iter()

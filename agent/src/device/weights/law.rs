@@ -15,11 +15,11 @@ use justitia_share::{Demand, NodeId, Tree};
 
 use crate::device::disk_sampler::BUSY;
 
-/// A tenant whose tasks wait for this part of the time waits.
+/// A tenant whose tasks, or requests, wait for this part of the time waits.
 const STALLED: f64 = 0.3;
-/// So does one that uses this part of its share of a busy disk: PSI does not show that a tenant waits for asynchronous I/O. A tenant
-/// that is taken for one that waits, and wants no more, keeps nothing from the others.
-const USED_UP: f64 = 0.5;
+/// io.cost divides by weight as long as everybody uses what it gives. Who uses less than this part of it is not limited by its weight: to correct
+/// it up would only have io.cost give others more than the disk can do (docs/results/device.md, "A careful reader").
+const LEAVES: f64 = 0.5;
 /// A tenant that has waited in the last so many seconds contends.
 const LATELY: f64 = 2.0;
 /// No weight is corrected as long as every tenant that contends gets this part of what its weight gives it, and none more than the
@@ -54,8 +54,6 @@ pub struct Looked {
     pub seconds: f64,
     /// The part of it in which the disk had requests, 0 to 1.
     pub busy: f64,
-    /// What it read and wrote, bytes per second.
-    pub throughput: f64,
 }
 
 /// A tenant's interval.
@@ -98,8 +96,12 @@ pub struct Corrected {
 struct State {
     /// Seconds since it last waited.
     idle: f64,
+    /// Seconds since it last used the disk.
+    unused: f64,
     /// What its applications got, on the average over about [`LATELY`], bytes per second.
     got: f64,
+    /// The same of what the disk transferred for it.
+    moved: f64,
     /// The logarithm of the factor on its weight.
     correction: f64,
     /// What it is owed, or owes if negative, and has not been corrected for: seconds of its part.
@@ -112,7 +114,9 @@ struct State {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     waits: bool,
+    uses: bool,
     application: f64,
+    bytes: f64,
     written: f64,
     dirty: f64,
 }
@@ -123,9 +127,22 @@ pub struct Law {
     nodes: HashMap<u64, State>,
     /// For how long there has been contention, seconds.
     contended: f64,
+    /// Whether what divides the disk goes by weights exactly, as io.cost does.
+    exact: bool,
+    /// For how long weights have been in force, seconds.
+    in_force: f64,
 }
 
 impl Law {
+    /// `exact`: whether what divides the disk goes by weights exactly, as io.cost does and BFQ does not.
+    #[must_use]
+    pub fn new(exact: bool) -> Self {
+        Self {
+            exact,
+            ..Self::default()
+        }
+    }
+
     /// Whether weights are corrected.
     #[must_use]
     pub fn engaged(&self) -> bool {
@@ -134,6 +151,7 @@ impl Law {
 
     /// No weight could be set: what was not corrected meanwhile is not made up for.
     pub fn forget(&mut self) {
+        self.in_force = 0.0;
         for state in self.nodes.values_mut() {
             (state.correction, state.owed) = (0.0, 0.0);
         }
@@ -151,7 +169,7 @@ impl Law {
     ) -> Vec<Corrected> {
         let here: HashSet<&u64> = ids.iter().collect();
         self.nodes.retain(|id, _| here.contains(id));
-        let sums = sums(tree, looked, used);
+        let sums = sums(tree, used);
         for (id, sum) in ids.iter().zip(&sums) {
             self.nodes
                 .entry(*id)
@@ -167,14 +185,17 @@ impl Law {
             }
         }
         if !engaged {
+            self.in_force = 0.0;
             return Vec::new();
         }
+        self.in_force += looked.seconds;
         // One alone has all that its parent has.
         let mut parts = vec![1.0; tree.len()];
         let mut corrected = Vec::new();
         for (parent, group) in &groups {
             let above = parent.map_or(1.0, |parent| parts[parent.index()]);
-            self.correct(tree, ids, looked.seconds, group, &sums);
+            let limited = self.limited(tree, ids, looked.seconds, group);
+            self.correct(tree, ids, looked.seconds, &limited, &sums);
             for mut one in self.decide(tree, ids, group, most) {
                 one.part *= above;
                 parts[one.node.index()] = one.part;
@@ -225,6 +246,40 @@ impl Law {
         group.iter().map(|node| self.state(ids, *node).got).sum()
     }
 
+    /// Those of a group whose weight limits them. What was learnt of the others is forgotten slowly.
+    fn limited(
+        &mut self,
+        tree: &Tree<Demand>,
+        ids: &[u64],
+        seconds: f64,
+        group: &[NodeId],
+    ) -> Vec<NodeId> {
+        if !self.exact || self.in_force < LATELY {
+            return group.to_vec();
+        }
+        let gives = |state: &State, node: &NodeId| weight(tree, *node) * state.correction.exp();
+        let states = group.iter().map(|node| (self.state(ids, *node), node));
+        let (given, moved) = states.fold((0.0, 0.0), |(given, moved), (state, node)| {
+            (given + gives(&state, node), moved + state.moved)
+        });
+        let leaves = |node: &&NodeId| {
+            let state = self.state(ids, **node);
+            state.moved * given < LEAVES * gives(&state, node) * moved
+        };
+        let (rest, mut limited): (Vec<NodeId>, Vec<NodeId>) = group.iter().partition(leaves);
+        let alone = if limited.len() == 1 {
+            limited.pop()
+        } else {
+            None
+        };
+        for node in rest.into_iter().chain(alone) {
+            if let Some(state) = self.nodes.get_mut(&ids[node.index()]) {
+                state.forget(seconds);
+            }
+        }
+        limited
+    }
+
     /// The siblings that contend, of every parent, from the top down.
     fn contending(&self, tree: &Tree<Demand>, ids: &[u64]) -> Vec<(Option<NodeId>, Vec<NodeId>)> {
         let contend = |parent: Option<NodeId>| {
@@ -237,7 +292,8 @@ impl Law {
         tree.parents().map(contend).collect()
     }
 
-    /// Begins when a tenant got another part than its weight gives it, and lasts for as long as several contend.
+    /// Begins when a tenant got another part than its weight gives it, and lasts for as long as one contends and another uses
+    /// the disk: who is protected waits no more, and would again without it.
     fn engage(
         &mut self,
         tree: &Tree<Demand>,
@@ -253,9 +309,16 @@ impl Law {
                 got < FAIR * target || got * FAIR > target
             })
         };
-        let several = groups.iter().filter(|(_, group)| group.len() > 1);
-        let begins = looked.busy >= BUSY && several.clone().any(|(_, group)| unfair(group));
-        let contended = several.count() > 0 && (self.engaged() || begins);
+        let begins = || {
+            let mut several = groups.iter().filter(|(_, group)| group.len() > 1);
+            looked.busy >= BUSY && several.any(|(_, group)| unfair(group))
+        };
+        let lasts = || {
+            let uses = |node: &NodeId| self.state(ids, *node).uses();
+            let mut of_one = groups.iter().filter(|(_, group)| !group.is_empty());
+            of_one.any(|(parent, _)| tree.children(*parent).filter(uses).count() > 1)
+        };
+        let contended = if self.engaged() { lasts() } else { begins() };
         self.contended = if contended {
             self.contended + looked.seconds
         } else {
@@ -304,7 +367,9 @@ impl Law {
 impl State {
     const NEW: Self = Self {
         idle: LATELY,
+        unused: LATELY,
         got: 0.0,
+        moved: 0.0,
         correction: 0.0,
         owed: 0.0,
         stands: 0,
@@ -314,18 +379,20 @@ impl State {
         self.idle < LATELY
     }
 
+    fn uses(&self) -> bool {
+        self.unused < LATELY
+    }
+
     fn notice(&mut self, sum: &Sum, seconds: f64) {
-        if sum.waits {
-            self.idle = 0.0;
-        } else {
-            self.idle += seconds;
-        }
-        let got = sum.application.max(0.0);
+        self.idle = if sum.waits { 0.0 } else { self.idle + seconds };
+        self.unused = if sum.uses { 0.0 } else { self.unused + seconds };
         let part = 1.0 - (-seconds / LATELY).exp();
-        self.got = match self.got > 0.0 {
-            true => self.got + (got - self.got) * part,
-            false => got,
+        let lately = |old: f64, new: f64| match old > 0.0 {
+            true => old + (new - old) * part,
+            false => new,
         };
+        self.got = lately(self.got, sum.application.max(0.0));
+        self.moved = lately(self.moved, sum.bytes);
     }
 
     /// `error`: what it lacked, of its part.
@@ -338,11 +405,16 @@ impl State {
         self.correction += counts / time;
     }
 
-    /// It does not contend: what was learnt of it is forgotten slowly.
+    /// It does not contend.
     fn rest(&mut self, seconds: f64) {
+        self.forget(seconds);
+        self.stands = 0;
+    }
+
+    /// What was learnt of it is forgotten slowly.
+    fn forget(&mut self, seconds: f64) {
         self.correction *= (-seconds / FORGOTTEN).exp();
         self.owed = 0.0;
-        self.stands = 0;
     }
 
     fn stand(&mut self, weight: u64) {
@@ -358,41 +430,22 @@ fn weight(tree: &Tree<Demand>, node: NodeId) -> f64 {
 }
 
 /// What each node did, with all that is below it.
-fn sums(tree: &Tree<Demand>, looked: Looked, used: &[Used]) -> Vec<Sum> {
+fn sums(tree: &Tree<Demand>, used: &[Used]) -> Vec<Sum> {
     let mut sums = vec![Sum::default(); tree.len()];
-    let shares = shares(tree, used);
     for one in used {
-        let share = shares[one.node.index()];
-        let takes = looked.busy >= BUSY && one.bytes >= USED_UP * share * looked.throughput;
         let here = one.bytes > 0.0 || one.dirty > 0;
-        let waits = here && (one.stalled >= STALLED || (takes && one.bytes > 0.0));
+        let waits = here && one.stalled >= STALLED;
         for node in std::iter::once(one.node).chain(tree.ancestors(one.node)) {
             let sum = &mut sums[node.index()];
             sum.waits |= waits;
+            sum.uses |= here;
             sum.application += one.application;
+            sum.bytes += one.bytes;
             sum.written += one.written;
             sum.dirty += to_f64(one.dirty);
         }
     }
     sums
-}
-
-/// Each node's share by weight among those with I/O.
-fn shares(tree: &Tree<Demand>, used: &[Used]) -> Vec<f64> {
-    let mut shares = vec![0.0; tree.len()];
-    for one in used.iter().filter(|one| one.bytes > 0.0) {
-        for node in std::iter::once(one.node).chain(tree.ancestors(one.node)) {
-            shares[node.index()] = weight(tree, node);
-        }
-    }
-    for parent in tree.parents() {
-        let above = parent.map_or(1.0, |parent| shares[parent.index()]);
-        let all: f64 = tree.children(parent).map(|node| shares[node.index()]).sum();
-        for node in tree.children(parent) {
-            shares[node.index()] *= above / all.max(f64::MIN_POSITIVE);
-        }
-    }
-    shares
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ impl Weighted {
         Self {
             controller,
             device,
-            law: Law::default(),
+            law: Law::new(controller == Controller::IoCost),
             ids: Vec::new(),
             standing: HashMap::new(),
         }

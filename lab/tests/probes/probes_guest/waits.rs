@@ -38,6 +38,8 @@ fn direct_writes(probes: &mut IoProbes, device: &str) {
     println!("direct, free: {truth:?}, {counters:?}");
     assert_eq!((counters.throttled_bios, counters.throttled_ns), (0, 0));
     assert_eq!(counters.dirty_throttle_ns, 0);
+    // It has one request at the disk for as long as it sleeps.
+    about(counters.outstanding_ns, truth["asleep"], 30);
     let disk = truth["asleep"];
 
     // A direct writer at a known rate, one request at a time: what it waits, less what the disk takes.
@@ -61,6 +63,10 @@ fn direct_writes(probes: &mut IoProbes, device: &str) {
     );
     about(counters.throttled_ns, ideal, 25);
     assert_eq!(counters.dirty_throttle_ns, 0);
+    assert!(
+        counters.outstanding_ns * 2 < truth["asleep"],
+        "what waits before the disk's queue is not at the disk: {counters:?}"
+    );
 }
 
 fn buffered_writes(probes: &mut IoProbes, device: &str) {
@@ -72,6 +78,10 @@ fn buffered_writes(probes: &mut IoProbes, device: &str) {
     assert!(
         counters.dirty_throttle_ns * 10 < copied["elapsed"],
         "{counters:?}"
+    );
+    assert!(
+        counters.outstanding_ns * 5 < copied["elapsed"],
+        "nobody waits for writeback: {counters:?}"
     );
     rustix::fs::sync();
 

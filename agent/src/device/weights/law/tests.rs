@@ -27,11 +27,10 @@ fn waits(node: NodeId, bytes: f64) -> Used {
     }
 }
 
-fn busy(throughput: f64) -> Looked {
+fn busy() -> Looked {
     Looked {
         seconds: 0.25,
         busy: 1.0,
-        throughput,
     }
 }
 
@@ -43,7 +42,7 @@ fn after(looks: usize, weights: &[u64], got: &[f64]) -> Vec<Corrected> {
     for _ in 0..looks {
         let tenants = nodes.iter().zip(got);
         let used: Vec<_> = tenants.map(|(node, got)| waits(*node, *got)).collect();
-        decided = law.step(&tree, &ids, busy(got.iter().sum()), &used, MOST);
+        decided = law.step(&tree, &ids, busy(), &used, MOST);
     }
     decided
 }
@@ -131,7 +130,7 @@ fn siblings_are_corrected_against_each_other() {
             stalled: 0.0,
             ..waits(idle, 1e5)
         });
-        decided = law.step(&tree, &[0, 1, 2, 3], busy(60e6), &used, MOST);
+        decided = law.step(&tree, &[0, 1, 2, 3], busy(), &used, MOST);
     }
     let of: Vec<NodeId> = decided.iter().map(|one| one.node).collect();
     assert_eq!(of, nodes, "{decided:?}");
@@ -139,35 +138,54 @@ fn siblings_are_corrected_against_each_other() {
     for _ in 0..8 {
         let quiet = Looked {
             busy: 0.1,
-            ..busy(0.0)
+            ..busy()
         };
         decided = law.step(&tree, &[0, 1, 2, 3], quiet, &[], MOST);
     }
     assert!(decided.is_empty() && !law.engaged());
 }
 
-/// PSI does not see who waits for asynchronous I/O.
+/// Who is protected does not wait any more, and would again without it.
 #[test]
-fn who_uses_its_share_of_a_busy_disk_contends() {
-    let (tree, nodes, ids) = tree(&[100, 300]);
+fn contention_lasts_while_one_waits_and_another_uses_the_disk() {
+    let (tree, nodes, ids) = tree(&[100, 800]);
     let mut law = Law::default();
-    for _ in 0..8 {
-        let used = [waits(nodes[0], 40e6), waits(nodes[1], 20e6)].map(|used| Used {
-            stalled: 0.0,
-            ..used
-        });
-        law.step(&tree, &ids, busy(60e6), &used, MOST);
-    }
-    // The heavy one has less than half of its share, and is not seen to wait.
-    assert!(!law.engaged());
-    for _ in 0..8 {
-        let used = [waits(nodes[0], 30e6), waits(nodes[1], 32e6)].map(|used| Used {
-            stalled: 0.0,
-            ..used
-        });
-        law.step(&tree, &ids, busy(62e6), &used, MOST);
-    }
-    assert!(law.engaged());
+    let mut step = |stalled: f64, bytes: f64| {
+        let careful = Used {
+            stalled,
+            ..waits(nodes[1], bytes)
+        };
+        for _ in 0..12 {
+            law.step(&tree, &ids, busy(), &[waits(nodes[0], 50e6), careful], MOST);
+        }
+        law.engaged()
+    };
+    assert!(!step(0.2, 4e6), "it does not wait yet");
+    assert!(step(0.9, 1e6));
+    assert!(step(0.2, 4e6));
+    assert!(!step(0.0, 0.0), "it has gone");
+}
+
+/// io.cost gives others what it leaves, but no more than the disk can do only as long as its weight is its own.
+#[test]
+fn who_leaves_most_of_its_part_of_io_cost_is_not_corrected() {
+    let (tree, nodes, ids) = tree(&[100, 800, 100]);
+    let corrections = |exact| {
+        let mut law = Law::new(exact);
+        let mut decided = Vec::new();
+        for _ in 0..400 {
+            let got = [40e6, 4e6, 16e6];
+            let used = nodes.iter().zip(got).map(|(node, got)| waits(*node, got));
+            decided = law.step(&tree, &ids, busy(), &used.collect::<Vec<_>>(), MOST);
+        }
+        let of = |node| decided.iter().find(|one| one.node == node).unwrap().correction;
+        [of(nodes[0]), of(nodes[1]), of(nodes[2])]
+    };
+    let [greedy, careful, modest] = corrections(true);
+    assert!((0.8..1.2).contains(&careful), "{careful}");
+    assert!(modest > 1.5 * greedy, "{modest} {greedy}");
+    let [greedy, careful, _] = corrections(false);
+    assert!(careful > 30.0 * greedy, "{careful} {greedy}");
 }
 
 /// A burst of many times the part counts as some seconds of it.
@@ -177,7 +195,7 @@ fn a_burst_is_not_corrected_for_longer_than_a_bound() {
     let mut law = Law::default();
     let mut step = |got: [f64; 2]| {
         let used = [waits(nodes[0], got[0]), waits(nodes[1], got[1])];
-        let decided = law.step(&tree, &ids, busy(got.iter().sum()), &used, MOST);
+        let decided = law.step(&tree, &ids, busy(), &used, MOST);
         decided.first().map_or(1.0, |one| one.correction)
     };
     for _ in 0..8 {

@@ -102,7 +102,6 @@ impl Fixture {
         let looked = Looked {
             seconds: 0.25,
             busy,
-            throughput: 60e6,
         };
         let cgroups = self.cgroups.clone();
         let find = |id| cgroups.iter().find(|cgroup| cgroup.id() == id);
