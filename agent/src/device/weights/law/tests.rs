@@ -178,7 +178,13 @@ fn who_leaves_most_of_its_part_of_io_cost_is_not_corrected() {
             let used = nodes.iter().zip(got).map(|(node, got)| waits(*node, got));
             decided = law.step(&tree, &ids, busy(), &used.collect::<Vec<_>>(), MOST);
         }
-        let of = |node| decided.iter().find(|one| one.node == node).unwrap().correction;
+        let of = |node| {
+            decided
+                .iter()
+                .find(|one| one.node == node)
+                .unwrap()
+                .correction
+        };
         [of(nodes[0]), of(nodes[1]), of(nodes[2])]
     };
     let [greedy, careful, modest] = corrections(true);
