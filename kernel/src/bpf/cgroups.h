@@ -182,6 +182,12 @@ __noinline u32 allocate_slot(u64 cgroup)
 	return slot;
 }
 
+/* The index of this CPU's counters in a slot. */
+static __always_inline u32 index_in_slot(u32 slot)
+{
+	return bpf_get_smp_processor_id() * config.slots + slot;
+}
+
 /*
  * A cgroup that is being removed must not allocate a slot: nothing would free it. Only a caller that
  * has the cgroup itself can tell whether it is.
@@ -191,7 +197,7 @@ static __always_inline u32 counters_index(u64 cgroup, bool may_allocate)
 	u32 *known = bpf_map_lookup_elem(&slot_of_cgroup, &cgroup);
 	u32 slot = known ? *known : may_allocate ? allocate_slot(cgroup) : 0;
 
-	return bpf_get_smp_processor_id() * config.slots + slot;
+	return index_in_slot(slot);
 }
 
 static __always_inline struct counters *counters_of(u64 cgroup, bool may_allocate)

@@ -28,7 +28,7 @@ int BPF_PROG(request_outstanding, struct request *request, int error, unsigned i
 	u64 id, since = request->start_time_ns, now = bpf_ktime_get_ns(), counted;
 	struct counters *counters;
 	struct slot *entry;
-	u32 *slot;
+	u32 *slot, index;
 
 	/* 0 where the disk's accounting is off. */
 	if (!since || !is_waited_for(request->cmd_flags))
@@ -37,8 +37,9 @@ int BPF_PROG(request_outstanding, struct request *request, int error, unsigned i
 	slot = bpf_map_lookup_elem(&slot_of_cgroup, &id);
 	if (!slot)
 		return 0;
+	index = index_in_slot(*slot);
 	entry = bpf_map_lookup_elem(&slots, slot);
-	counters = counters_of(id, 0);
+	counters = bpf_map_lookup_elem(&cgroup_counters, &index);
 	if (!entry || !counters)
 		return 0;
 	counted = __sync_lock_test_and_set(&entry->outstanding_until, now);

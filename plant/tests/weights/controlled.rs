@@ -108,7 +108,7 @@ impl Controlled {
             period: 0.25,
             acts,
             most: controller.most(),
-            law: Law::new(controller == Controller::IoCost),
+            law: Law::new(controller.is_exact()),
             io_cost: Rate::default(),
             costs: Costs::default(),
             in_flight: 0.0,

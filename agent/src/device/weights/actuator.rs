@@ -22,6 +22,12 @@ impl Controller {
         }
     }
 
+    /// Whether it goes by weights exactly. BFQ serves requests past them while it idles for another queue (injection).
+    #[must_use]
+    pub const fn is_exact(self) -> bool {
+        matches!(self, Self::IoCost)
+    }
+
     /// The knob of a cgroup.
     #[must_use]
     pub const fn knob(self, device: DevId) -> Knob {

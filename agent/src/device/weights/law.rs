@@ -215,8 +215,8 @@ impl Law {
         group: &[NodeId],
         most: u64,
     ) -> Vec<Corrected> {
-        let raw = |node: &NodeId| weight(tree, *node) * self.state(ids, *node).correction.exp();
-        let weights: Vec<f64> = group.iter().map(raw).collect();
+        let weights = group.iter().map(|node| self.corrected(tree, ids, *node));
+        let weights: Vec<f64> = weights.collect();
         let highest = weights.iter().copied().fold(0.0, f64::max);
         let scale = (to_f64(most) / highest).min(1.0);
         let (all, got) = (weights.iter().sum::<f64>(), self.got(ids, group));
@@ -234,6 +234,11 @@ impl Law {
             })
         };
         group.iter().zip(weights).filter_map(decide).collect()
+    }
+
+    /// Its weight, times the correction of it.
+    fn corrected(&self, tree: &Tree<Demand>, ids: &[u64], node: NodeId) -> f64 {
+        weight(tree, node) * self.state(ids, node).correction.exp()
     }
 
     fn state(&self, ids: &[u64], node: NodeId) -> State {
@@ -257,22 +262,18 @@ impl Law {
         if !self.exact || self.in_force < LATELY {
             return group.to_vec();
         }
-        let gives = |state: &State, node: &NodeId| weight(tree, *node) * state.correction.exp();
-        let states = group.iter().map(|node| (self.state(ids, *node), node));
-        let (given, moved) = states.fold((0.0, 0.0), |(given, moved), (state, node)| {
-            (given + gives(&state, node), moved + state.moved)
-        });
-        let leaves = |node: &&NodeId| {
-            let state = self.state(ids, **node);
-            state.moved * given < LEAVES * gives(&state, node) * moved
-        };
-        let (rest, mut limited): (Vec<NodeId>, Vec<NodeId>) = group.iter().partition(leaves);
-        let alone = if limited.len() == 1 {
-            limited.pop()
-        } else {
-            None
-        };
-        for node in rest.into_iter().chain(alone) {
+        let gives = |node: &NodeId| self.corrected(tree, ids, *node);
+        let moved = |node: &NodeId| self.state(ids, *node).moved;
+        let given: f64 = group.iter().map(gives).sum();
+        let all: f64 = group.iter().map(moved).sum();
+        let leaves = |node: &NodeId| moved(node) * given < LEAVES * gives(node) * all;
+        let mut limited = group.to_vec();
+        limited.retain(|node| !leaves(node));
+        // One is corrected beside another.
+        if limited.len() < 2 {
+            limited.clear();
+        }
+        for node in group.iter().filter(|node| !limited.contains(node)) {
             if let Some(state) = self.nodes.get_mut(&ids[node.index()]) {
                 state.forget(seconds);
             }

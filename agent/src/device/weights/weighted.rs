@@ -44,7 +44,7 @@ impl Weighted {
         Self {
             controller,
             device,
-            law: Law::new(controller == Controller::IoCost),
+            law: Law::new(controller.is_exact()),
             ids: Vec::new(),
             standing: HashMap::new(),
         }
