@@ -6,9 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use justitia_agent::status::socket::Socket;
-use justitia_api::client::{ask, ask_within};
+use justitia_api::client::{MAX_ANSWER_BYTES, ask, ask_within};
 use justitia_api::{Status, TenantStatus};
+use justitia_common::answer_socket::AnswerSocket;
 
 fn large() -> Status {
     let tenant = TenantStatus {
@@ -29,7 +29,7 @@ fn it_is_its_owners_alone_and_goes_with_the_agent() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run/j.sock");
-    let socket = Socket::listen(&path).unwrap();
+    let socket = AnswerSocket::listen(&path).unwrap();
     let mode = |p| std::fs::metadata(p).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(path.as_path()), 0o600);
     assert_eq!(mode(path.parent().unwrap()), 0o700);
@@ -43,7 +43,7 @@ fn what_is_no_socket_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("precious");
     std::fs::write(&path, "1").unwrap();
-    let refused = Socket::listen(&path).unwrap_err().to_string();
+    let refused = AnswerSocket::listen(&path).unwrap_err().to_string();
     assert!(refused.contains("found something else"), "{refused}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "1");
 }
@@ -55,8 +55,8 @@ fn a_dead_agents_socket_is_replaced_a_living_ones_is_not() {
     let path = dir.path().join("j.sock");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists(), "a closed listener leaves its address");
-    let living = Socket::listen(&path).unwrap();
-    let error = Socket::listen(&path).unwrap_err();
+    let living = AnswerSocket::listen(&path).unwrap();
+    let error = AnswerSocket::listen(&path).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
     // The refusal has not taken the first one's address away.
     let asker = std::thread::spawn({
@@ -64,10 +64,11 @@ fn a_dead_agents_socket_is_replaced_a_living_ones_is_not() {
         move || ask(&path)
     });
     while !asker.is_finished() {
-        living.answer(|| Status {
+        let here = Status {
             version: "here".into(),
             ..Status::default()
-        });
+        };
+        living.answer(|| move || here.encode(MAX_ANSWER_BYTES));
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(asker.join().unwrap().unwrap().version, "here");
@@ -78,7 +79,7 @@ fn a_client_that_does_not_read_holds_up_nobody() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("j.sock");
-    let socket = Socket::listen(&path).unwrap();
+    let socket = AnswerSocket::listen(&path).unwrap();
     // A status far above what the socket buffers, and more clients than one answer takes: the one that reads
     // is the last.
     let silent: Vec<UnixStream> = (0..39)
@@ -91,7 +92,8 @@ fn a_client_that_does_not_read_holds_up_nobody() {
     for _ in 0..10 {
         socket.answer(|| {
             made += 1;
-            status.clone()
+            let status = status.clone();
+            move || status.encode(MAX_ANSWER_BYTES)
         });
     }
     assert_eq!(
@@ -125,12 +127,12 @@ fn an_agent_that_does_not_answer_in_time_is_said_to_run() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("j.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    let error = ask_within(&path, Duration::from_millis(200)).unwrap_err();
+    let error = ask_within::<Status>(&path, Duration::from_millis(200)).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     assert!(error.to_string().starts_with("it runs, but"), "{error}");
 
     // One that gives its answer in parts, as far as it comes to that.
-    let asker = std::thread::spawn(move || ask_within(&path, Duration::from_secs(600)));
+    let asker = std::thread::spawn(move || ask_within::<Status>(&path, Duration::from_secs(600)));
     let text = serde_json::to_vec(&large()).unwrap();
     let (mut client, _) = loop {
         let (client, from) = listener.accept().unwrap();

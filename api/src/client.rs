@@ -1,9 +1,11 @@
-//! The client's side of the status socket: connect, read one JSON document until the end.
+//! The client's side of a status socket: connect, read one JSON document until the end.
 
 use std::io::{Error, ErrorKind, Read, Result};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
 
 use crate::Status;
 
@@ -22,20 +24,24 @@ pub fn ask(path: &Path) -> Result<Status> {
     ask_within(path, ANSWER_TIMEOUT)
 }
 
-/// Asks the agent that listens at `path`, and waits for its whole answer until `timeout` has passed.
+/// Asks the daemon that listens at `path`, and waits for its whole answer until `timeout` has passed.
 ///
 /// # Errors
 /// If none does, or its answer is not understood. [`ErrorKind::TimedOut`]: one has the socket open, but is busy or hangs.
-pub fn ask_within(path: &Path, timeout: Duration) -> Result<Status> {
+pub fn ask_within<T: DeserializeOwned>(path: &Path, timeout: Duration) -> Result<T> {
+    answer(&UnixStream::connect(path)?, timeout)
+}
+
+/// What it answers until `timeout` has passed.
+pub(crate) fn answer<T: DeserializeOwned>(mut client: &UnixStream, timeout: Duration) -> Result<T> {
     let until = Instant::now() + timeout;
-    let client = UnixStream::connect(path)?;
     let mut text = Vec::new();
     let mut part = vec![0; 64 << 10];
     loop {
         let left = until.saturating_duration_since(Instant::now());
         // A timeout of 0 would be none.
         client.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-        match (&client).read(&mut part) {
+        match client.read(&mut part) {
             Ok(0) => break,
             Ok(read) => text.extend_from_slice(part.get(..read).unwrap_or_default()),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -43,10 +49,10 @@ pub fn ask_within(path: &Path, timeout: Duration) -> Result<Status> {
             Err(_) if left.is_zero() => return Err(busy(timeout)),
             Err(_) => {}
         }
-        // What an agent of another version tells beyond is not taken for a broken one.
+        // What a daemon of another version tells beyond is not taken for a broken one.
         if text.len() > MAX_ANSWER_BYTES {
             return Err(Error::other(format!(
-                "expected an answer of at most {} MiB, found more: is it an agent of this version that listens there?",
+                "expected an answer of at most {} MiB, found more: is it a daemon of this version that listens there?",
                 MAX_ANSWER_BYTES >> 20
             )));
         }

@@ -1,19 +1,16 @@
 //! Requests to a running agent: one JSON object each way over its control socket, beside the status socket.
 
-use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::io::{ErrorKind, Result, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::ANSWER_TIMEOUT;
+use crate::client::{ANSWER_TIMEOUT, answer};
 
 /// A request is not longer than this, bytes: a cgroup's path has at most 4096, escaped four times as many.
 pub const MAX_REQUEST_BYTES: u64 = 32 << 10;
-/// An answer is not longer than this, bytes.
-const MAX_ANSWER_BYTES: u64 = 4 << 20;
 
 /// What the agent is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,20 +63,9 @@ pub fn is_starting(path: &Path) -> bool {
 /// # Errors
 /// If none listens, or its answer is not understood. [`ErrorKind::TimedOut`]: it is busy, or hangs.
 pub fn request(socket: &Path, request: &Request) -> Result<Answer> {
-    request_within(socket, request, ANSWER_TIMEOUT)
-}
-
-fn request_within(socket: &Path, request: &Request, timeout: Duration) -> Result<Answer> {
     let mut agent = UnixStream::connect(control_path(socket))?;
-    agent.set_read_timeout(Some(timeout))?;
-    agent.set_write_timeout(Some(timeout))?;
+    agent.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     agent.write_all(&serde_json::to_vec(request)?)?;
     agent.shutdown(Shutdown::Write)?;
-    let mut text = Vec::new();
-    let read = agent.take(MAX_ANSWER_BYTES).read_to_end(&mut text);
-    read.map_err(|error| match error.kind() {
-        ErrorKind::WouldBlock => Error::from(ErrorKind::TimedOut),
-        _ => error,
-    })?;
-    serde_json::from_slice(&text).map_err(Error::other)
+    answer(&agent, ANSWER_TIMEOUT)
 }

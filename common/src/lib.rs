@@ -1,8 +1,9 @@
-//! What the agent, the hypervisor cache and the lab need alike: files where something else may stand, TOML files of
+//! What the agent, the hypervisor cache and the lab need alike: sockets that answer with a document, files where something else may stand, TOML files of
 //! which every error has its line, metrics over HTTP, signals of daemons, what of a file is in the page cache, and formats of images.
 
 #![deny(unsafe_code)]
 
+pub mod answer_socket;
 pub mod checksum;
 pub mod command;
 pub mod image_format;

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use justitia_api::escape::plain;
 use justitia_api::units::bytes;
+use justitia_common::answer_socket::AnswerSocket;
 use justitia_common::signals::Signals;
 use justitia_share::Weight;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use sd_notify::NotifyState;
+use serde::Serialize;
 
 use crate::channel::Agent;
 use crate::config::Config;
@@ -19,7 +21,7 @@ use crate::discover::{self, Found, Process};
 use crate::duplicates::{self, Duplicates};
 use crate::journal::{Journal, JournalError, MAX_VMS, Outcome};
 use crate::law::{Balloon, Decision, Host, Law, Order, Place, Plan, Report, Vm as LawVm, Why};
-use crate::status::{self, DUPLICATES_TIMEOUT, Socket, Status, Told, VmStatus};
+use crate::status::{self, DUPLICATES_TIMEOUT, Status, Told, VmStatus};
 use crate::vm::{Common, Seen, Vm, Wanted, lock};
 
 /// How often is decided.
@@ -106,7 +108,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
         let what = what.to_owned();
         move |source| RunError::Io { what, source }
     };
-    let listen = |name| Socket::listen(&options.directory, name);
+    let listen = |name| AnswerSocket::listen(&options.directory.join(name));
     let socket = listen(status::SOCKET).map_err(io("the status socket"))?;
     let for_tenants = listen(status::TENANTS_SOCKET).map_err(io("the socket for tenants"))?;
     let for_duplicates = listen(duplicates::SOCKET).map_err(io("the socket for duplicates"))?;
@@ -139,7 +141,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
         }
         socket.answer(|| {
             let status = daemon.status();
-            move || status
+            move || json(&status)
         });
         for_tenants.answer(|| daemon.with_tenants());
         for_duplicates.answer(|| daemon.duplicates());
@@ -385,7 +387,7 @@ impl Daemon {
     }
 
     /// Has all VMs look at what they and their guests cache both; what waits for that.
-    fn duplicates(&self) -> impl FnOnce() -> Duplicates + use<> {
+    fn duplicates(&self) -> impl FnOnce() -> Vec<u8> + use<> {
         let (clock, now) = (self.common.clock, self.common.now());
         let vms = self.vms.values();
         let wanted: Vec<Wanted> = vms.map(|managed| managed.vm.want_duplicates(now)).collect();
@@ -401,19 +403,19 @@ impl Daemon {
                     }
                 }
             };
-            Duplicates {
+            json(&Duplicates {
                 vms: wanted.iter().map(found).collect(),
-            }
+            })
         }
     }
 
     /// The status, and what waits for the tenants of its guests.
-    fn with_tenants(&self) -> impl FnOnce() -> Status + use<> {
+    fn with_tenants(&self) -> impl FnOnce() -> Vec<u8> + use<> {
         let (status, vms) = (self.status(), self.vms.values());
         let wanted: Vec<_> = vms
             .map(|managed| managed.vm.want_tenants(&self.common))
             .collect();
-        move || status.with_tenants(&wanted)
+        move || json(&status.with_tenants(&wanted))
     }
 
     fn status(&self) -> Status {
@@ -436,6 +438,11 @@ impl Daemon {
             vms: vms.collect(),
         }
     }
+}
+
+/// Plain data always serialises.
+fn json<T: Serialize>(document: &T) -> Vec<u8> {
+    serde_json::to_vec(document).unwrap_or_default()
 }
 
 /// `MemTotal` and `MemAvailable`, bytes.

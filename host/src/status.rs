@@ -1,13 +1,10 @@
-//! What is told of a running `justitia host run`, and the socket that tells it: connect, read one JSON document.
+//! What is told of a running `justitia host run`, and how it is asked.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use justitia_api::client::ask_within;
 use justitia_guest_protocol::memory::Tenants;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::channel::{Agent, Wrong};
@@ -18,16 +15,12 @@ use crate::vm::WantedTenants;
 pub const SOCKET: &str = "status.sock";
 /// The name of the socket that tells the same with tenants: who connects has guests asked for them.
 pub const TENANTS_SOCKET: &str = "tenants.sock";
-/// The longest answer, bytes.
-const MAX_ANSWER: u64 = 4 << 20;
-/// A client that does not read is cut off; a daemon that does not answer is given up.
+/// A daemon that does not answer is given up.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// VMs of which it is not known by then what they and their guests cache are told without.
 pub(crate) const DUPLICATES_TIMEOUT: Duration = Duration::from_secs(20);
 /// VMs whose guests have not told their tenants by then are told without.
 const TENANTS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Clients that are answered at one turn.
-const MAX_CLIENTS: usize = 8;
 
 /// The host, and its VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,66 +119,12 @@ pub struct Told {
     pub what: String,
 }
 
-/// The socket; removed when dropped.
-#[derive(Debug)]
-pub struct Socket {
-    listener: UnixListener,
-    path: PathBuf,
-}
-
-impl Socket {
-    /// Listens in this directory, whose journal is locked: a socket there is a dead one.
-    ///
-    /// # Errors
-    /// If it cannot listen.
-    pub fn listen(directory: &Path, name: &str) -> std::io::Result<Self> {
-        let path = directory.join(name);
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        // The directory is the owner's alone.
-        let listener = UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        Ok(Self { listener, path })
-    }
-
-    /// Answers who waits. What `document` makes is made in a thread of its own: it may take its time.
-    pub fn answer<T: Serialize, M: FnOnce() -> T + Send + 'static>(
-        &self,
-        document: impl Fn() -> M,
-    ) {
-        for _ in 0..MAX_CLIENTS {
-            let Ok((client, _)) = self.listener.accept() else {
-                return;
-            };
-            let make = document();
-            let tell = move || tell(client, &serde_json::to_vec(&make()).unwrap_or_default());
-            let thread = std::thread::Builder::new().name("status-client".into());
-            let _ = thread.spawn(tell);
-        }
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-fn tell(mut client: UnixStream, text: &[u8]) {
-    let _ = client.set_nonblocking(false);
-    let _ = client.set_write_timeout(Some(TIMEOUT));
-    let _ = client.write_all(text);
-}
-
 /// Asks the daemon whose directory this is for its status.
 ///
 /// # Errors
 /// If none runs, or its answer is not understood.
 pub fn ask(directory: &Path) -> std::io::Result<Status> {
-    ask_for(directory, SOCKET, TIMEOUT)
+    ask_within(&directory.join(SOCKET), TIMEOUT)
 }
 
 /// The same with what guests divide their page caches among: they are asked.
@@ -193,7 +132,7 @@ pub fn ask(directory: &Path) -> std::io::Result<Status> {
 /// # Errors
 /// As [`ask`].
 pub fn ask_with_tenants(directory: &Path) -> std::io::Result<Status> {
-    ask_for(directory, TENANTS_SOCKET, TIMEOUT)
+    ask_within(&directory.join(TENANTS_SOCKET), TIMEOUT)
 }
 
 /// Asks the daemon whose directory this is what guests and host cache both: it looks first, and its guests do.
@@ -201,17 +140,5 @@ pub fn ask_with_tenants(directory: &Path) -> std::io::Result<Status> {
 /// # Errors
 /// As [`ask`].
 pub fn ask_duplicates(directory: &Path) -> std::io::Result<Duplicates> {
-    ask_for(directory, duplicates::SOCKET, 2 * DUPLICATES_TIMEOUT)
-}
-
-fn ask_for<T: DeserializeOwned>(
-    directory: &Path,
-    socket: &str,
-    timeout: Duration,
-) -> std::io::Result<T> {
-    let client = UnixStream::connect(directory.join(socket))?;
-    client.set_read_timeout(Some(timeout))?;
-    let mut text = Vec::new();
-    client.take(MAX_ANSWER).read_to_end(&mut text)?;
-    serde_json::from_slice(&text).map_err(std::io::Error::other)
+    ask_within(&directory.join(duplicates::SOCKET), 2 * DUPLICATES_TIMEOUT)
 }

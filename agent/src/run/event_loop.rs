@@ -3,7 +3,9 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use justitia_api::client::MAX_ANSWER_BYTES;
 use justitia_api::control::{Answer, Request};
+use justitia_common::answer_socket::AnswerSocket;
 use justitia_common::signals::Signals;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -16,7 +18,6 @@ use crate::knobs::journal::boot_id;
 use crate::knobs::log_restored;
 use crate::status::collect::status;
 use crate::status::control::Control;
-use crate::status::socket::Socket;
 
 /// The least time between two ticks, however many events come.
 const MIN_TICK: Duration = Duration::from_millis(20);
@@ -39,7 +40,7 @@ pub(super) struct AgentLoop {
 #[derive(Debug)]
 pub(super) struct Waits {
     pub(super) signals: Signals,
-    pub(super) socket: Socket,
+    pub(super) socket: AnswerSocket,
     pub(super) control: Control,
 }
 
@@ -132,7 +133,8 @@ impl AgentLoop {
             self.agent.answer(|agent| {
                 socket.answer(|| {
                     agent.monitor.sample_now(Instant::now());
-                    status(agent, &live.limitations(), observe)
+                    let status = status(agent, &live.limitations(), observe);
+                    move || status.encode(MAX_ANSWER_BYTES)
                 });
             });
             match self.wait(due.saturating_duration_since(begun)) {

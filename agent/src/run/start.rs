@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use justitia_api::Status;
+use justitia_common::answer_socket::AnswerSocket;
 use justitia_kernel::capabilities::{Capabilities, Paths};
 use justitia_kernel::cgroup::CgroupFs;
 use sd_notify::NotifyState;
@@ -21,7 +22,6 @@ use crate::page_cache::Handover;
 use crate::page_cache::reclaim::Reclaimer;
 use crate::status::collect::status;
 use crate::status::control::Control;
-use crate::status::socket::Socket;
 
 /// Runs until a signal asks it to stop. With `observe` it writes nothing but its sockets. `config` was read from `file`, or
 /// from the default place; SIGHUP and a request have it read again.
@@ -86,8 +86,8 @@ pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), Run
 }
 
 /// Listens at the status socket.
-fn listen(path: &Path) -> Result<Socket, RunError> {
-    Socket::listen(path).map_err(|error| {
+fn listen(path: &Path) -> Result<AnswerSocket, RunError> {
+    AnswerSocket::listen(path).map_err(|error| {
         let socket = path.display();
         let what = match error.kind() {
             std::io::ErrorKind::AddrInUse => {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use justitia_api::client::ask;
 use justitia_api::control::{Answer, Request, is_starting, request};
+use justitia_common::answer_socket::AnswerSocket;
 use justitia_common::signals::Signals;
 use justitia_kernel::capabilities::{Capabilities, Paths};
 use justitia_kernel::cgroup::{Cgroup, CgroupFs};
@@ -23,7 +24,6 @@ use crate::monitor::{AppIoMonitor, thread_cpu};
 use crate::page_cache::ReclaimFeatures;
 use crate::page_cache::system_memory::SystemMemory;
 use crate::status::control::Control;
-use crate::status::socket::Socket;
 
 /// An agent that only observes a tree of plain files with one cgroup.
 fn agent(root: &std::path::Path) -> Agent {
@@ -56,7 +56,7 @@ fn waits(dir: &Path) -> (Waits, PathBuf, [UnixStream; 2]) {
     };
     let waits = Waits {
         signals,
-        socket: Socket::listen(&path).unwrap(),
+        socket: AnswerSocket::listen(&path).unwrap(),
         control: Control::listen(&path).unwrap(),
     };
     (waits, path, [stopped, hung_up])
@@ -393,7 +393,7 @@ fn an_agent_that_starts_is_told_from_one_that_answers_and_from_a_dead_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("j.sock");
     assert!(!is_starting(&path), "there is none");
-    let socket = Socket::listen(&path).unwrap();
+    let socket = AnswerSocket::listen(&path).unwrap();
     assert!(is_starting(&path));
     let control = Control::listen(&path).unwrap();
     assert!(!is_starting(&path), "it answers");

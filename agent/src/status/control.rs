@@ -10,8 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use justitia_api::control::{Answer, MAX_REQUEST_BYTES, Request, control_path};
-
-use super::socket::Socket;
+use justitia_common::answer_socket::AnswerSocket;
 
 /// A client that does not write or read is cut off.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,7 +20,7 @@ const MAX_CLIENTS: usize = 16;
 /// The control socket; removed when dropped.
 #[derive(Debug)]
 pub struct Control {
-    socket: Socket,
+    socket: AnswerSocket,
     requests: Receiver<Asked>,
     sender: Sender<Asked>,
     /// Becomes readable when a request has come.
@@ -53,9 +52,9 @@ impl Control {
     /// Listens beside the status socket `socket`.
     ///
     /// # Errors
-    /// As [`Socket::listen`].
+    /// As [`AnswerSocket::listen`].
     pub fn listen(socket: &Path) -> Result<Self> {
-        let socket = Socket::listen(&control_path(socket))?;
+        let socket = AnswerSocket::listen(&control_path(socket))?;
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let (sender, requests) = channel();

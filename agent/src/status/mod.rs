@@ -4,4 +4,3 @@ pub(crate) mod collect;
 pub mod control;
 pub mod decision_log;
 pub mod metrics;
-pub mod socket;

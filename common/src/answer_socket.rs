@@ -1,4 +1,4 @@
-//! The status socket: connect, read one JSON document until the end.
+//! A socket that answers with one document: connect, and read it until the end.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -7,21 +7,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use justitia_api::Status;
-use justitia_api::client::MAX_ANSWER_BYTES;
-
 /// A client that does not read is cut off.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Clients that are answered at one turn.
+const MAX_CLIENTS: usize = 16;
 
 /// The socket; removed when dropped.
 #[derive(Debug)]
-pub struct Socket {
+pub struct AnswerSocket {
     listener: UnixListener,
     path: PathBuf,
 }
 
-impl Socket {
-    /// Listens at `path`, for the owner only. A socket that a dead agent has left there is replaced; one that a process
+impl AnswerSocket {
+    /// Listens at `path`, for the owner only. A socket that a dead process has left there is replaced; one that a process
     /// has open, of whatever kind, is not.
     ///
     /// # Errors
@@ -66,21 +65,19 @@ impl Socket {
         &self.listener
     }
 
-    /// Answers everyone who waits. `status` is made once, and only if somebody asks.
-    pub fn answer(&self, status: impl FnOnce() -> Status) {
-        let mut clients = Vec::new();
-        while let Ok((client, _)) = self.listener.accept() {
-            clients.push(client);
-            if clients.len() == 16 {
-                break;
-            }
-        }
+    /// Answers everyone who waits. `document` is called once, and only if somebody asks; what it returns makes the text, in
+    /// a thread of its own.
+    pub fn answer<M: FnOnce() -> Vec<u8> + Send + 'static>(&self, document: impl FnOnce() -> M) {
+        let accepted = std::iter::from_fn(|| self.listener.accept().ok());
+        let clients: Vec<_> = accepted
+            .map(|(client, _)| client)
+            .take(MAX_CLIENTS)
+            .collect();
         if clients.is_empty() {
             return;
         }
-        let status = status();
-        // Off the loop, which has better things to do.
-        let tell = move || tell_all(clients, &status.encode(MAX_ANSWER_BYTES).into());
+        let text = document();
+        let tell = move || tell_all(clients, &text().into());
         let _ = std::thread::Builder::new()
             .name("status".into())
             .spawn(tell);
@@ -102,7 +99,7 @@ fn tell_all(clients: Vec<UnixStream>, text: &Arc<[u8]>) {
     }
 }
 
-impl Drop for Socket {
+impl Drop for AnswerSocket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -118,7 +115,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j.sock");
         let living = UnixDatagram::bind(&path).unwrap();
-        let refused = Socket::listen(&path).unwrap_err();
+        let refused = AnswerSocket::listen(&path).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::AddrInUse);
         let sender = UnixDatagram::unbound().unwrap();
         sender.send_to(b"hello", &path).unwrap();
@@ -126,6 +123,6 @@ mod tests {
 
         // A socket that no process has open any more is replaced, too.
         drop(living);
-        Socket::listen(&path).unwrap();
+        AnswerSocket::listen(&path).unwrap();
     }
 }
