@@ -63,3 +63,26 @@ fn a_heavy_tenant_is_found_among_light_ones() {
         assert!(wrong < 0.05, "{what}: {got:?}");
     }
 }
+
+/// Buffered writers whose own pace is a quarter above what the weight of the heaviest gives it: it waits for a part of the time only.
+#[test]
+fn a_heavy_writer_that_waits_seldom_has_no_more_than_its_part() {
+    let weights = [100, 200, 400, 800];
+    for (what, disk, acts) in [
+        ("BFQ", bfq(30.0), Acts::WeightsAndRooms),
+        ("undivided", undivided(30.0), Acts::Capacity),
+    ] {
+        for pace in [24e6, 27e6, 35e6] {
+            let mut machine = Controlled::new(disk, Memory::guest(), &weights, 1, acts);
+            machine.machine.set_all(Work {
+                think: 65536.0 / pace,
+                ..Work::buffered()
+            });
+            machine.run(20.0);
+            let got = machine.measure(60.0);
+            let wrong = misallocated(&got, &weights);
+            println!("{what}, {pace:.0}: {got:.0?}, {wrong:.3} in wrong hands");
+            assert!(wrong < 0.06, "{what}, {pace}: {got:?}");
+        }
+    }
+}

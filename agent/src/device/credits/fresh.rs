@@ -15,7 +15,7 @@ use justitia_kernel::release::KernelVersion;
 use crate::monitor::CpuBudget;
 
 /// Each writer's sums are added up this often.
-const EVERY: Duration = Duration::from_millis(10);
+const EVERY: Duration = Duration::from_millis(30);
 /// Unless that would cost more than this part of a processor: a kernel with many processors has much to add up, under a lock.
 const COST: f64 = 0.05;
 

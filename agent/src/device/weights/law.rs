@@ -15,8 +15,10 @@ use justitia_share::{Demand, NodeId, Tree};
 
 use crate::device::disk_sampler::BUSY;
 
-/// A tenant whose tasks, or requests, wait for this part of the time waits.
+/// A tenant whose tasks, or requests, wait for this part of the time waits,
 const STALLED: f64 = 0.3;
+/// and one that contends as long as it is this part: who has the largest part of a disk waits least.
+const STILL_STALLED: f64 = 0.02;
 /// io.cost divides by weight as long as everybody uses what it gives. Who uses less than this part of it is not limited by its weight: to correct
 /// it up would only have io.cost give others more than the disk can do (docs/results/device.md, "A careful reader").
 const LEAVES: f64 = 0.5;
@@ -113,7 +115,7 @@ struct State {
 /// What a node did in an interval, with all that is below it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
-    waits: bool,
+    stalled: f64,
     uses: bool,
     application: f64,
     bytes: f64,
@@ -385,7 +387,13 @@ impl State {
     }
 
     fn notice(&mut self, sum: &Sum, seconds: f64) {
-        self.idle = if sum.waits { 0.0 } else { self.idle + seconds };
+        let enough = if self.contends() {
+            STILL_STALLED
+        } else {
+            STALLED
+        };
+        let waits = sum.stalled >= enough;
+        self.idle = if waits { 0.0 } else { self.idle + seconds };
         self.unused = if sum.uses { 0.0 } else { self.unused + seconds };
         let part = 1.0 - (-seconds / LATELY).exp();
         let lately = |old: f64, new: f64| match old > 0.0 {
@@ -435,10 +443,10 @@ fn sums(tree: &Tree<Demand>, used: &[Used]) -> Vec<Sum> {
     let mut sums = vec![Sum::default(); tree.len()];
     for one in used {
         let here = one.bytes > 0.0 || one.dirty > 0;
-        let waits = here && one.stalled >= STALLED;
+        let stalled = if here { one.stalled } else { 0.0 };
         for node in std::iter::once(one.node).chain(tree.ancestors(one.node)) {
             let sum = &mut sums[node.index()];
-            sum.waits |= waits;
+            sum.stalled = sum.stalled.max(stalled);
             sum.uses |= here;
             sum.application += one.application;
             sum.bytes += one.bytes;

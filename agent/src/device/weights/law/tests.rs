@@ -211,3 +211,21 @@ fn a_burst_is_not_corrected_for_longer_than_a_bound() {
     assert!(low > 1.0 / 8.0, "{low}");
     assert!((step([30e6, 30e6]) - step([30e6, 30e6])).abs() < 1e-6);
 }
+
+/// Who has most of a disk waits least: one that contends does so until it waits no more at all.
+#[test]
+fn a_tenant_that_waits_little_contends_if_it_did_before() {
+    let (tree, nodes, ids) = tree(&[100, 800]);
+    let contends = |stalled_before: f64| {
+        let mut law = Law::default();
+        let mut decided = Vec::new();
+        for look in 0..60 {
+            let (light, mut heavy) = (waits(nodes[0], 1e7), waits(nodes[1], 2e7));
+            heavy.stalled = if look < 20 { stalled_before } else { 0.05 };
+            decided = law.step(&tree, &ids, busy(), &[light, heavy], MOST);
+        }
+        decided.iter().any(|one| one.node == nodes[1])
+    };
+    assert!(contends(1.0), "it did, and still waits");
+    assert!(!contends(0.05), "it never waited for long");
+}
