@@ -7,7 +7,7 @@ macro_rules! experiments {
 }
 
 /// The shipped experiments by name, in the order in which `lab list` shows them.
-pub(super) const EXPERIMENTS: [(&str, &str); 38] = experiments![
+pub(super) const EXPERIMENTS: [(&str, &str); 39] = experiments![
     "hot-stream",
     "hot-stream-800",
     "hot-stream-paced",
@@ -23,6 +23,7 @@ pub(super) const EXPERIMENTS: [(&str, &str); 38] = experiments![
     "writers-equal",
     "direct-x4",
     "sizes-x4",
+    "ways-x4",
     "tenants",
     "greedy",
     "fileserver-x4",
