@@ -3,7 +3,7 @@
 //! It holds back who writes by its sums of what is dirty, and adds them up every two seconds, or when somebody reads a
 //! file that shows them (6.12: `mem_cgroup_wb_stats`). In between it lets a writer through at the speed of memory, and
 //! holds it back for as long after: one that may write 5 MB/s had 14 MB in half a second and nothing for three
-//! (docs/results). So they are added up as often as the kernel looks at them.
+//! (docs/results-credits.md). So they are added up often.
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,7 +14,7 @@ use justitia_kernel::release::KernelVersion;
 
 use crate::monitor::CpuBudget;
 
-/// Each writer's sums are added up this often.
+/// Each writer's sums are added up this often: on the model 10 ms bring no more (docs/results/device.md, "Buffered writers on a slow disk").
 const EVERY: Duration = Duration::from_millis(30);
 /// Unless that would cost more than this part of a processor: a kernel with many processors has much to add up, under a lock.
 const COST: f64 = 0.05;
