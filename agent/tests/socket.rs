@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use justitia_api::client::{MAX_ANSWER_BYTES, ask, ask_within};
@@ -21,12 +20,8 @@ fn large() -> Status {
     }
 }
 
-/// A socket is made under a umask, and that is the whole process's: one test at a time.
-static ONE: Mutex<()> = Mutex::new(());
-
 #[test]
 fn it_is_its_owners_alone_and_goes_with_the_agent() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run/j.sock");
     let socket = AnswerSocket::listen(&path).unwrap();
@@ -39,7 +34,6 @@ fn it_is_its_owners_alone_and_goes_with_the_agent() {
 
 #[test]
 fn what_is_no_socket_is_left_alone() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("precious");
     std::fs::write(&path, "1").unwrap();
@@ -50,7 +44,6 @@ fn what_is_no_socket_is_left_alone() {
 
 #[test]
 fn a_dead_agents_socket_is_replaced_a_living_ones_is_not() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("j.sock");
     drop(UnixListener::bind(&path).unwrap());
@@ -76,7 +69,6 @@ fn a_dead_agents_socket_is_replaced_a_living_ones_is_not() {
 
 #[test]
 fn a_client_that_does_not_read_holds_up_nobody() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("j.sock");
     let socket = AnswerSocket::listen(&path).unwrap();
@@ -123,7 +115,6 @@ fn a_client_that_does_not_read_holds_up_nobody() {
 
 #[test]
 fn an_agent_that_does_not_answer_in_time_is_said_to_run() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("j.sock");
     let listener = UnixListener::bind(&path).unwrap();

@@ -234,6 +234,12 @@ fn looked(directory: &Path) -> anyhow::Result<Status> {
 }
 
 fn no_daemon(directory: &Path, error: &std::io::Error) -> anyhow::Error {
+    if error.kind() == std::io::ErrorKind::TimedOut {
+        return anyhow::anyhow!(
+            "`justitia host run` in {} does not answer: {error}",
+            directory.display()
+        );
+    }
     anyhow::anyhow!(
         "no `justitia host run` answers in {} ({error}): start one (as root: `sudo justitia host run --observe` changes \
          nothing)",

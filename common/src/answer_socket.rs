@@ -7,8 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
+
 /// A client that does not read is cut off.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 128;
 /// Clients that are answered at one turn.
 const MAX_CLIENTS: usize = 16;
 
@@ -46,15 +52,14 @@ impl AnswerSocket {
             },
             Err(_) => {}
         }
-        // No client may connect before the socket has its mode.
-        let old = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-        let listener = UnixListener::bind(path);
-        rustix::process::umask(old);
-        let listener = listener?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        // No client can connect before `listen`, so none does before the socket has its mode.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
+        listen(&socket, BACKLOG)?;
         Ok(Self {
-            listener,
+            listener: socket.into(),
             path: path.to_owned(),
         })
     }

@@ -386,7 +386,7 @@ impl Daemon {
         }
     }
 
-    /// Has all VMs look at what they and their guests cache both; what waits for that.
+    /// Has all VMs look at what they and their guests cache both; what waits for that, and makes JSON of it.
     fn duplicates(&self) -> impl FnOnce() -> Vec<u8> + use<> {
         let (clock, now) = (self.common.clock, self.common.now());
         let vms = self.vms.values();
@@ -409,7 +409,7 @@ impl Daemon {
         }
     }
 
-    /// The status, and what waits for the tenants of its guests.
+    /// The status; what waits for the tenants of its guests, and makes JSON of it.
     fn with_tenants(&self) -> impl FnOnce() -> Vec<u8> + use<> {
         let (status, vms) = (self.status(), self.vms.values());
         let wanted: Vec<_> = vms
