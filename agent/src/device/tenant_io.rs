@@ -53,8 +53,8 @@ pub(super) const DIRTY: u64 = 4 << 20;
 /// A tenant that was a throttled writer remains one with this many dirty bytes: its dirty budget may allow no more, and
 /// without the budget it would have any number again.
 const STILL_DIRTY: u64 = DIRTY / 16;
-/// A tenant whose tasks wait for this fraction of the time waits.
-const STALLED: f64 = 0.3;
+/// A tenant whose tasks, or requests, wait for this part of the time waits.
+pub(super) const STALLED: f64 = 0.3;
 
 impl TenantIo {
     /// Whether it uses a disk: it transfers, waits, or has something to write.

@@ -64,7 +64,7 @@ fn a_heavy_tenant_is_found_among_light_ones() {
     }
 }
 
-/// Buffered writers whose own pace is a quarter above what the weight of the heaviest gives it: it waits for a part of the time only.
+/// Buffered writers whose own pace is little above what the weight of the heaviest gives it: it waits for a part of the time only.
 #[test]
 fn a_heavy_writer_that_waits_seldom_has_no_more_than_its_part() {
     let weights = [100, 200, 400, 800];
