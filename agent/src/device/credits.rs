@@ -55,7 +55,7 @@ const AUDIT: Duration = Duration::from_secs(1);
 const ROOMS: Duration = Duration::from_millis(500);
 /// Setting `memory.high` may hold up the agent for so long once; then that knob is left alone.
 const HELD_UP: Duration = Duration::from_secs(1);
-/// A buffered writer that contended counts as one for so long.
+/// A buffered writer counts as one for so long after it last contended.
 const WRITER: Duration = Duration::from_secs(3);
 /// Why what goes with contention is given back.
 const IDLE: &str = "nobody contends for a disk any more";
@@ -349,7 +349,7 @@ impl Credits {
             for (id, part) in parts_here {
                 let io = seen.iter().find(|(seen, _)| *seen == id).map(|(_, io)| io);
                 let did = self.writers.contains_key(&id);
-                if io.is_some_and(|io| io.is_throttled_writer(did)) {
+                if io.is_some_and(|io| io.is_buffered_writer(did)) {
                     *parts.entry(id).or_default() += part;
                 }
             }

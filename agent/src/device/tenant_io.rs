@@ -50,11 +50,9 @@ pub struct TenantIo {
 
 /// A tenant with fewer dirty bytes is no buffered writer.
 pub(super) const DIRTY: u64 = 4 << 20;
-/// A tenant that was a throttled writer remains one with this many dirty bytes: its dirty budget may allow no more, and
+/// A tenant that was a buffered writer remains one with this many dirty bytes: its dirty budget may allow no more, and
 /// without the budget it would have any number again.
 const STILL_DIRTY: u64 = DIRTY / 16;
-/// A tenant whose tasks, or requests, wait for this part of the time waits.
-pub(super) const STALLED: f64 = 0.3;
 
 impl TenantIo {
     /// Whether it uses a disk: it transfers, waits, or has something to write.
@@ -64,11 +62,10 @@ impl TenantIo {
         moves || self.stalled > 0.0 || self.dirty >= DIRTY
     }
 
-    /// Whether it is a buffered writer that waits. `was`: whether it was one lately.
+    /// Whether it is a buffered writer. `was`: whether it was one lately.
     #[must_use]
-    pub fn is_throttled_writer(&self, was: bool) -> bool {
-        let least = if was { STILL_DIRTY } else { DIRTY };
-        self.dirty >= least && self.stalled >= STALLED
+    pub fn is_buffered_writer(&self, was: bool) -> bool {
+        self.dirty >= if was { STILL_DIRTY } else { DIRTY }
     }
 
     /// What it transferred to and from one device, per second.
@@ -321,21 +318,18 @@ mod tests {
     use justitia_kernel::cgroup::CgroupFs;
 
     #[test]
-    fn a_throttled_writer_remains_one_with_few_dirty_pages() {
-        let io = |dirty, stalled| TenantIo {
-            dirty,
-            stalled,
-            ..TenantIo::default()
-        };
-        for (dirty, stalled, was, expected) in [
-            (8 << 20, 1.0, false, true),
-            (8 << 20, 0.1, true, false),
-            (1 << 20, 1.0, false, false),
-            (1 << 20, 1.0, true, true),
-            (4096, 1.0, true, false),
+    fn a_buffered_writer_remains_one_with_few_dirty_pages() {
+        for (dirty, was, expected) in [
+            (8 << 20, false, true),
+            (1 << 20, false, false),
+            (1 << 20, true, true),
+            (4096, true, false),
         ] {
-            let found = io(dirty, stalled).is_throttled_writer(was);
-            assert_eq!(found, expected, "{dirty} {stalled} {was}");
+            let io = TenantIo {
+                dirty,
+                ..TenantIo::default()
+            };
+            assert_eq!(io.is_buffered_writer(was), expected, "{dirty} {was}");
         }
     }
 

@@ -14,10 +14,10 @@ use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{Demand, NodeId, Tree};
 
 use crate::device::disk_sampler::BUSY;
-use crate::device::tenant_io::STALLED;
 
-/// A tenant contends from [`STALLED`] on, and then as long as it waits for this part of the time: who has the largest part of a
-/// disk waits least.
+/// A tenant whose tasks, or requests, wait for this part of the time contends.
+const STALLED: f64 = 0.3;
+/// It contends then as long as it waits for this part of the time: who has the largest part of a disk waits least.
 const STILL_STALLED: f64 = 0.02;
 /// io.cost divides by weight as long as everybody uses what it gives. Who uses less than this part of it is not limited by its weight: to correct
 /// it up would only have io.cost give others more than the disk can do (docs/results/device.md, "A careful reader").
