@@ -195,7 +195,7 @@ const CACHE: &[Metric] = &[
         "tenant_cache",
         Bytes,
         Tenant(|t| Some(Whole(t.usage))),
-        "Usage: file pages that are charged to the tenant",
+        "Usage: file pages that are charged to the tenant, and its reclaimable slab",
     ),
     gauge(
         "tenant_cache_entitlement",
