@@ -70,11 +70,21 @@ impl Agent {
         let knob = parsed(file).ok_or_else(|| {
             format!(
                 "expected a knob like system.slice/db.service/memory.low, with memory.low, memory.high, io.weight, \
-                 io.bfq.weight, or io.weight and a device (\"io.weight 8:0\"), found {}{}",
+                 io.bfq.weight, or io.weight and a device (\"io.weight 8:0\"), or one of the whole host like \
+                 \"io.cost.qos 8:0\" or vm.dirty_background_ratio, found {}{}",
                 escape::plain(name),
                 self.suggestions(path)
             )
         })?;
+        if is_of_host(knob) {
+            return match of.is_empty() {
+                true => Ok((cgroups.root_cgroup().clone(), knob)),
+                false => Err(format!(
+                    "expected {knob} without a cgroup, since it is the whole host's, found {}",
+                    escape::plain(name)
+                )),
+            };
+        }
         // As it is, or as the status shows it.
         let decoded = escape::decode(of);
         let is_meant = |path: &Path| {
@@ -141,6 +151,8 @@ fn parsed(name: &str) -> Option<Knob> {
         "memory.high" => Some(Knob::MemoryHigh),
         "io.weight" => Some(Knob::IoWeight),
         "io.bfq.weight" => Some(Knob::IoBfqWeight),
+        "vm.dirty_background_ratio" => Some(Knob::DirtyBackground),
+        "vm.vfs_cache_pressure" => Some(Knob::VfsCachePressure),
         _ => {
             let (file, device) = name.split_once(' ')?;
             let device = device.parse().ok()?;
@@ -155,7 +167,18 @@ fn parsed(name: &str) -> Option<Knob> {
     }
 }
 
+/// Whether a knob is of no cgroup, or of the root alone.
+const fn is_of_host(knob: Knob) -> bool {
+    matches!(
+        knob,
+        Knob::DirtyBackground | Knob::VfsCachePressure | Knob::IoCostQos(_) | Knob::IoCostModel(_)
+    )
+}
+
 fn full_name(cgroup: &Cgroup, knob: Knob) -> String {
+    if is_of_host(knob) {
+        return knob.to_string();
+    }
     format!("{}/{knob}", escape::encode(cgroup.path().as_os_str()))
 }
 
@@ -234,6 +257,31 @@ mod tests {
             let answer = agent.release(name);
             assert!(answer.done.is_empty(), "{answer:?}");
             assert!(answer.errors[0].contains(expected), "{name}: {answer:?}");
+        }
+    }
+
+    #[test]
+    fn knobs_of_the_whole_host_are_named_without_a_cgroup() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut agent = agent(dir.path(), &["a"], true);
+        for file in ["io.cost.qos", "io.cost.model"] {
+            std::fs::write(dir.path().join("cgroup").join(file), "").unwrap();
+        }
+        let mount = dir.path().join("cgroup");
+        for name in [
+            "io.cost.qos 8:0",
+            "io.cost.model 8:0",
+            &format!("{}/io.cost.qos 8:0", mount.display()),
+        ] {
+            let answer = agent.release(name);
+            assert!(answer.errors.is_empty(), "{answer:?}");
+            assert!(answer.done[0].starts_with("io.cost."), "{answer:?}");
+        }
+        let answer = agent.take("a/vm.vfs_cache_pressure");
+        assert!(answer.errors[0].contains("without a cgroup"), "{answer:?}");
+        for name in ["vm.dirty_background_ratio", "vm.vfs_cache_pressure"] {
+            // Not released, so ours as far as we know.
+            assert!(agent.take(name).done[0].contains("already"), "{name}");
         }
     }
 

@@ -35,6 +35,8 @@ const RESTS: f64 = 0.7;
 const USUALLY: f64 = 8.0;
 /// Between two raises are so many seconds: what a disk takes in advance, or its queue, is filling.
 const FILLING: f64 = 2.0;
+/// Who leave more than this part of the rate unused need no more of it.
+const UNUSED: f64 = 0.25;
 /// Where it still rests, so many; and where it rested and does no more, the raise is taken back after so many.
 const RESTING: f64 = 0.5;
 /// A raise of more than this is another disk than before.
@@ -112,12 +114,15 @@ impl Capacity {
         }
         let misses = self.misses(seen);
         let rests_more = self.rests_more(seen);
+        let unused = seen.used.is_some_and(|used| used < 1.0 - UNUSED);
         self.phase = match self.phase {
             _ if misses => self.fall(learnt),
-            Phase::Holds(time) if !rests_more && (left(time) > 0.0 || self.missing > 0.0) => {
-                Phase::Holds(left(time))
+            Phase::Holds(time)
+                if unused || !rests_more && (left(time) > 0.0 || self.missing > 0.0) =>
+            {
+                Phase::Holds(left(time).max(0.0))
             }
-            Phase::Raised(ago) if !self.may_raise(ago + seen.seconds, rests_more) => {
+            Phase::Raised(ago) if unused || !self.may_raise(ago + seen.seconds, rests_more) => {
                 Phase::Raised(ago + seen.seconds)
             }
             _ => self.raise(),

@@ -24,6 +24,7 @@ use justitia_kernel::release::{KernelVersion, release};
 use self::disks::Following;
 use self::divide::{DiskCredits, LOOKED_AT, Turn};
 use self::fresh::Fresh;
+use self::io_cost::OwnIoCost;
 use self::knobs::{Guarded, LetGo};
 use self::late::Late;
 use super::active_set::ActiveSet;
@@ -298,6 +299,13 @@ impl Credits {
         seen
     }
 
+    /// Whether no disk is divided, or busy enough to look at who uses it, and nothing stands that has to be given back.
+    fn is_idle(&self, intervals: &[Option<Interval>]) -> bool {
+        let enabled = |disk: &DiskCredits| disk.own.as_ref().is_some_and(OwnIoCost::stands);
+        let busy = |interval: &Interval| interval.occupied() >= LOOKED_AT;
+        !self.engaged() && !intervals.iter().flatten().any(busy) && !self.disks.iter().any(enabled)
+    }
+
     /// What a turn does, until it is held up for too long.
     fn act(
         &mut self,
@@ -314,12 +322,7 @@ impl Credits {
             self.keep_guarded(config, store)?;
         }
         let intervals = self.look(now);
-        let engaged = self.engaged();
-        let busy = intervals
-            .iter()
-            .flatten()
-            .any(|i| i.occupied() >= LOOKED_AT);
-        if !engaged && !busy {
+        if self.is_idle(&intervals) {
             // Disks that are not contended are not divided; the next look begins anew.
             self.users.reset();
             if let Some(store) = store {
@@ -364,6 +367,9 @@ impl Credits {
         if let Some(store) = store {
             self.release_rooms(store, now);
             self.write_back_late(store, audit)?;
+            if audit {
+                self.doubt_rooms(store);
+            }
             self.give_room(monitor, store, &seen, now)?;
         }
         Ok(())
@@ -421,6 +427,15 @@ impl Credits {
                 why: "it does not wait for the disk together with other buffered writers any more"
                     .to_owned(),
             });
+        }
+    }
+
+    /// A room that another program has set back, as systemd does, is planned anew: where it stood, its writer may hold more by now.
+    fn doubt_rooms(&mut self, store: &KnobStore) {
+        for (id, high) in &mut self.highs {
+            if !store.stands(*id, Knob::MemoryHigh) {
+                *high = 0;
+            }
         }
     }
 

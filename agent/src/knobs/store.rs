@@ -224,6 +224,15 @@ impl KnobStore {
         }
     }
 
+    /// Whether a value of ours stands where we have put it, as it is read now. One that cannot be read counts as standing.
+    #[must_use]
+    pub fn stands(&self, id: CgroupId, knob: Knob) -> bool {
+        let owned = self.owned.get(&(id, knob));
+        owned.is_none_or(|owned| {
+            read_raw(&owned.cgroup, knob).map_or(true, |found| found == owned.applied)
+        })
+    }
+
     /// As [`KnobStore::audit`], of a knob in which `found` was just read.
     ///
     /// # Errors

@@ -193,8 +193,8 @@ impl Controlled {
             let engaged = self.law.engaged();
             self.machine.memory.background_ratio = if engaged { 0.19 } else { 0.1 };
             self.machine.memory.sums_every = if engaged { 0.03 } else { 2.0 };
-            let part = |node: NodeId| corrected.iter().find(|c| c.node == node).map(|c| c.part);
-            let parts: Vec<_> = self.leaves.iter().map(|node| part(*node)).collect();
+            let part = |node: &NodeId| self.law.part(self.ids[node.index()]);
+            let parts: Vec<_> = self.leaves.iter().map(part).collect();
             self.give_room(&samples, &parts);
         }
     }

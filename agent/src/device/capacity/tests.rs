@@ -101,6 +101,21 @@ fn it_is_raised_now_and_then_and_back_where_nothing_comes_of_it() {
     assert!(second > first + first / 2, "{first} s, then {second} s");
 }
 
+/// Tenants that wait a little, on a disk that could do more, use no more of a higher rate.
+#[test]
+fn a_rate_that_is_not_used_is_not_raised() {
+    let mut capacity = can(60e6);
+    seconds(&mut capacity, 3600, 0.5, 20e6);
+    near(rate(&capacity), 59.4);
+    for _ in 0..100 {
+        let given = rate(&capacity) * 1e6;
+        second(&mut capacity, 0.5, given.min(90e6), 0.0);
+    }
+    let raised = rate(&capacity);
+    assert!(raised > 80.0, "{raised}");
+    assert!(raised < 90.0 / (1.0 - UNUSED) * 2.0, "{raised}");
+}
+
 #[test]
 fn a_disk_that_got_faster_is_followed_in_ever_larger_steps() {
     let mut capacity = can(6e6);

@@ -199,7 +199,9 @@ impl DiskCredits {
         {
             weighted.audit(|id| turn.cgroup(id), store);
             if let Some(own) = &mut self.own {
+                let stood = own.stands();
                 moved.extend(own.audit(turn.root, store));
+                self.io_cost &= !stood || own.stands();
             }
         }
         let looked = Looked {
@@ -208,6 +210,7 @@ impl DiskCredits {
         };
         let used = users
             .iter()
+            .filter(|(_, io)| io.uses(device))
             .filter_map(|(id, io)| Some(used(*nodes.get(id)?, io, device, &self.costs)));
         let used: Vec<Used> = used.collect();
         let corrected = weighted.step(&tree, &nodes, looked, &used);
@@ -224,11 +227,8 @@ impl DiskCredits {
         {
             self.write(&corrected, turn, store, watchdog, moved)?;
         }
-        let part = |(id, _): &(CgroupId, TenantIo)| {
-            let node = nodes.get(id)?;
-            let one = corrected.iter().find(|one| one.node == *node)?;
-            Some((*id, one.part))
-        };
+        let weighted = self.weighted.as_ref();
+        let part = |(id, _): &(CgroupId, TenantIo)| Some((*id, weighted?.part(*id)?));
         Ok(users.iter().filter_map(part).collect())
     }
 
@@ -250,7 +250,10 @@ impl DiskCredits {
                 return Ok(());
             }
             watchdog.check_lease(Instant::now())?;
+            let stood = own.stands();
             moved.extend(own.apply(turn.root, store));
+            // What was found enabled there was ours. What another writer has enabled is found at the next look at all disks.
+            self.io_cost &= !stood || own.stands();
         }
         // There are no lines before io.cost has been enabled.
         let takes_lines = self.own.as_ref().is_none_or(OwnIoCost::stands);

@@ -123,8 +123,11 @@ const fn knobs(device: DevId) -> [Knob; 2] {
     [Knob::IoCostQos(device), Knob::IoCostModel(device)]
 }
 
-/// No rate is less, bytes per second: a model of 0 would cost nothing.
-const LEAST: f64 = 65_536.0;
+/// No rate is less, bytes per second: a model of 0 would cost nothing. None is more: some kernels add up to 0 what comes close to the
+/// largest number.
+const BYTES: std::ops::RangeInclusive<f64> = 65_536.0..=1e12;
+/// The same of requests per second.
+const REQUESTS: std::ops::RangeInclusive<f64> = 1.0..=1e9;
 const OVER: &str = "nobody contends for the disk any more";
 const THEIRS: &str = "another writer has set io.cost of the disk";
 
@@ -139,7 +142,10 @@ fn quality(device: DevId) -> String {
 fn model(device: DevId, rate: &Prices) -> String {
     let page = to_f64(PAGE_SIZE);
     let requests = 1.0 / (1.0 / rate.requests + page / rate.bytes);
-    let (bytes, requests) = (to_u64(rate.bytes.max(LEAST)), to_u64(requests.max(1.0)));
+    let within = |range: std::ops::RangeInclusive<f64>, value: f64| {
+        to_u64(value.clamp(*range.start(), *range.end()))
+    };
+    let (bytes, requests) = (within(BYTES, rate.bytes), within(REQUESTS, requests));
     format!(
         "{device} ctrl=user model=linear rbps={bytes} rseqiops={requests} rrandiops={requests} wbps={bytes} wseqiops={requests} wrandiops={requests}"
     )

@@ -179,6 +179,34 @@ fn without_a_watchdog_no_dirty_budget_stays() {
     assert_eq!(credits.keep_guarded(&config, &store), Ok(()));
 }
 
+/// As systemd does at `daemon-reload`.
+#[test]
+fn a_room_that_another_has_set_back_is_planned_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut credits, store, cgroup) = given_back(dir.path(), Duration::ZERO);
+    let mut stands = |value: &str| {
+        std::fs::write(dir.path().join("cgroup/a/memory.high"), value).unwrap();
+        credits.doubt_rooms(&store);
+        credits.highs[&cgroup.id()]
+    };
+    assert_eq!(stands("4096\n"), 4096);
+    assert_eq!(stands("max\n"), 0);
+    let writer = |standing| Writer {
+        id: cgroup.id(),
+        part: 0.5,
+        file: 1 << 20,
+        dirty: 0,
+        other: 0,
+        standing,
+    };
+    let other = Writer {
+        id: CgroupId(1),
+        ..writer(Some(17 << 20))
+    };
+    let planned = plan_rooms(&[writer(Some(0)), other], 0);
+    assert!(planned.iter().any(|room| room.id == cgroup.id()));
+}
+
 #[test]
 fn a_room_that_holds_up_the_agent_is_the_last() {
     assert_eq!(held_up(Duration::from_millis(999)), None);

@@ -27,6 +27,8 @@ const LATELY: f64 = 2.0;
 /// No weight is corrected as long as every tenant that contends gets this part of what its weight gives it, and none more than the
 /// inverse of it.
 const FAIR: f64 = 0.9;
+/// No interval counts for more seconds than this in a correction.
+const LONGEST: f64 = 1.0;
 /// Contention lasts so many seconds before any weight is corrected.
 const ENGAGE_AFTER: f64 = 0.5;
 /// An error is corrected within about so many seconds; one of a tenant with dirty pages in so many more as it has seconds of
@@ -110,6 +112,8 @@ struct State {
     owed: f64,
     /// The weight that was decided last, 0 for none.
     stands: u64,
+    /// Its part of the disk among all that contend, if it or a node above it contends with a sibling.
+    part: Option<f64>,
 }
 
 /// What a node did in an interval, with all that is below it.
@@ -191,22 +195,31 @@ impl Law {
             return Vec::new();
         }
         self.in_force += looked.seconds;
-        // One alone has all that its parent has.
-        let mut parts = vec![1.0; tree.len()];
         let mut corrected = Vec::new();
         for (parent, group) in &groups {
-            let above = parent.map_or(1.0, |parent| parts[parent.index()]);
+            let above = parent.and_then(|parent| self.state(ids, parent).part);
             let limited = self.limited(tree, ids, looked.seconds, group);
             self.correct(tree, ids, looked.seconds, &limited, &sums);
+            let alone = group.len() < 2;
             for mut one in self.decide(tree, ids, group, most) {
-                one.part *= above;
-                parts[one.node.index()] = one.part;
-                if group.len() > 1 {
+                // One alone has all that its parent has.
+                one.part *= above.unwrap_or(1.0);
+                if let Some(state) = self.nodes.get_mut(&ids[one.node.index()]) {
+                    state.part = (!alone || above.is_some()).then_some(one.part);
+                }
+                if !alone {
                     corrected.push(one);
                 }
             }
         }
         corrected
+    }
+
+    /// The part of the disk that a node has among all that contend, 0 to 1: of each that contends with a sibling, and of each that contends
+    /// alone below such a one.
+    #[must_use]
+    pub fn part(&self, id: u64) -> Option<f64> {
+        self.nodes.get(&id)?.part
     }
 
     /// The weights of siblings that contend; their parts are of what their parent has.
@@ -376,6 +389,7 @@ impl State {
         correction: 0.0,
         owed: 0.0,
         stands: 0,
+        part: None,
     };
 
     fn contends(&self) -> bool {
@@ -406,6 +420,8 @@ impl State {
 
     /// `error`: what it lacked, of its part.
     fn correct(&mut self, error: f64, sum: &Sum, seconds: f64) {
+        // Of an interval in which the agent was stopped little is known.
+        let seconds = seconds.min(LONGEST);
         let owed = self.owed + error * seconds;
         let counts = owed.clamp(-seconds, seconds);
         self.owed = (owed - counts).clamp(-CARRIED, CARRIED);
@@ -418,6 +434,7 @@ impl State {
     fn rest(&mut self, seconds: f64) {
         self.forget(seconds);
         self.stands = 0;
+        self.part = None;
     }
 
     /// What was learnt of it is forgotten slowly.

@@ -66,6 +66,12 @@ impl Weighted {
         self.law.engaged()
     }
 
+    /// See [`Law::part`].
+    #[must_use]
+    pub fn part(&self, id: CgroupId) -> Option<f64> {
+        self.law.part(id.0)
+    }
+
     /// See [`Law::forget`].
     pub fn forget(&mut self) {
         self.law.forget();

@@ -105,6 +105,18 @@ fn it_is_enabled_while_tenants_contend_and_given_back_after() {
 }
 
 #[test]
+fn a_model_has_numbers_that_the_kernel_can_count_with() {
+    let of = |bytes, requests| model(DISK, &Prices { bytes, requests });
+    let largest = of(1e30, f64::INFINITY);
+    assert!(
+        largest.contains("rbps=1000000000000 rseqiops=1000000000 "),
+        "{largest}"
+    );
+    assert!(of(1e30, 1e30).contains("rseqiops=1000000000 "));
+    assert!(of(0.0, 0.0).contains("rbps=65536 rseqiops=1 "));
+}
+
+#[test]
 fn what_its_operator_has_set_is_left_alone() {
     let mut fixture = Fixture::new();
     let theirs =

@@ -114,6 +114,52 @@ fn who_lacks_is_corrected_up_and_who_has_too_much_down() {
     assert!(decided[1].weight >= 950 && decided[0].weight < 100);
 }
 
+/// As a pod with one container beside another one.
+#[test]
+fn who_contends_alone_below_one_that_contends_has_its_part() {
+    let weight = |w: u64| Demand::unlimited(Weight::try_from(w).unwrap());
+    let mut tree = Tree::new();
+    let pods = [100, 300].map(|w| tree.push(None, weight(w)));
+    let inside = pods.map(|pod| tree.push(Some(pod), weight(100)));
+    let ids: Vec<u64> = (0..4).collect();
+    let mut law = Law::default();
+    for looks in 0..12 {
+        let used = inside.map(|node| waits(node, 30e6));
+        let decided = law.step(&tree, &ids, busy(), &used, MOST);
+        assert!(looks < 3 || decided.len() == 2, "{decided:?}");
+    }
+    let part = |law: &Law, node: NodeId| law.part(ids[node.index()]);
+    for (pod, inside) in pods.into_iter().zip(inside) {
+        assert!(part(&law, pod).is_some() && part(&law, pod) == part(&law, inside));
+    }
+    let first = part(&law, inside[0]).unwrap();
+    assert!(first < 0.3, "{first}");
+    // One that contends with nobody has none.
+    for _ in 0..20 {
+        law.step(&tree, &ids, busy(), &[waits(inside[0], 60e6)], MOST);
+    }
+    assert_eq!(part(&law, inside[0]), None);
+}
+
+/// As after a stop of the agent.
+#[test]
+fn a_long_interval_counts_for_a_second() {
+    let (tree, nodes, ids) = tree(&[100, 100]);
+    let step = |law: &mut Law, seconds| {
+        let used = [waits(nodes[0], 20e6), waits(nodes[1], 30e6)];
+        let looked = Looked { seconds, busy: 1.0 };
+        law.step(&tree, &ids, looked, &used, MOST)
+    };
+    let mut law = Law::default();
+    for _ in 0..4 {
+        step(&mut law, 0.25);
+    }
+    let (mut minute, mut second) = (law.clone(), law);
+    let correction = |decided: Vec<Corrected>| decided[1].correction;
+    let (minute, second) = (step(&mut minute, 60.0), step(&mut second, 1.0));
+    assert!((correction(minute) - correction(second)).abs() < 0.05);
+}
+
 /// Of two groups, one with two tenants that contend with each other alone.
 #[test]
 fn siblings_are_corrected_against_each_other() {
