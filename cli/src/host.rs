@@ -57,6 +57,7 @@ Beside QEMU:
   name = \"web\"              # as -name says it
   weight = 300              # else io.weight of its cgroup
   min = \"512MiB\"            # what it may keep before anything is divided
+  uid = 1000                # the user whose process it is; without it root or a service's
   qmp = \"/run/web.qmp\"      # else as on QEMU's command line
   channel = \"/run/web.memory\"";
 

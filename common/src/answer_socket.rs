@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+    self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
 
 /// A client that does not read is cut off.
@@ -17,6 +17,20 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 const BACKLOG: i32 = 128;
 /// Clients that are answered at one turn.
 const MAX_CLIENTS: usize = 16;
+
+/// Connects to a listener, if it can take one more client at once.
+///
+/// # Errors
+/// `WouldBlock` if as many clients wait to be accepted as it lets wait: a `connect` of the standard library would wait with them, without a
+/// limit. Others as of `connect`.
+pub fn connect(path: &Path) -> std::io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
 
 /// The socket; removed when dropped.
 #[derive(Debug)]
@@ -46,7 +60,7 @@ impl AnswerSocket {
                 ));
             }
             // Only this error says that no process has it open: a living socket of another kind refuses with another error.
-            Ok(_) => match UnixStream::connect(path) {
+            Ok(_) => match connect(path) {
                 Err(e) if e.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
                 _ => {}
             },

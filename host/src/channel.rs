@@ -2,12 +2,13 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 use justitia_guest_protocol::memory::{
     Answer, Body, Cached, Lines, Reclaimed, Request, State, Tenants, encode,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::socket::Socket;
 
 /// The guest is silent if it has answered nothing for so long, milliseconds. Under its own load it may be late.
 const SILENT_MS: u64 = 10_000;
@@ -90,9 +91,9 @@ impl Channel {
     /// Connects. `first_id`: requests have ids from there on, so that answers to an earlier connection are known.
     ///
     /// # Errors
-    /// If nothing listens there.
-    pub fn connect(path: &Path, now: u64, first_id: u64) -> std::io::Result<Self> {
-        let stream = UnixStream::connect(path)?;
+    /// As [`Socket::connect`].
+    pub fn connect(socket: &Socket, now: u64, first_id: u64) -> std::io::Result<Self> {
+        let stream = socket.connect()?;
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream,
@@ -443,7 +444,7 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("channel");
             let listener = UnixListener::bind(&path).unwrap();
-            let channel = Channel::connect(&path, Self::NOW, 0).unwrap();
+            let channel = Channel::connect(&Socket::trusted(path.clone()), Self::NOW, 0).unwrap();
             let stream = BufReader::new(listener.accept().unwrap().0);
             let mut guest = Self { channel, stream };
             guest.turn(Self::NOW);

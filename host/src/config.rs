@@ -10,6 +10,8 @@ use justitia_common::toml_file::{Report, TomlError, TomlFile};
 use justitia_share::Weight;
 use serde::{Deserialize, Deserializer};
 
+use crate::discover::Found;
+
 /// Where it is looked for.
 pub const DEFAULT_PATH: &str = "/etc/justitia/host.toml";
 /// Per cent that stay available, unless configured. What guests allocate within seconds has to fit.
@@ -53,6 +55,9 @@ pub enum Headroom {
 pub struct VmConfig {
     /// Its name, as `-name` says it.
     pub name: String,
+    /// The number of the user whose process it is; without it a process of the system's users is meant (root, and services). Anybody may call a process
+    /// as a VM is called.
+    pub uid: Option<u32>,
     /// The socket of its QMP monitor, if it is not to be found on the command line.
     pub qmp: Option<PathBuf>,
     /// The socket of the port `org.justitia.memory.0`, if it is not to be found on the command line.
@@ -100,6 +105,18 @@ impl Config {
         }
         let text = TomlFile::read(file).map_err(|error| ConfigError(vec![error]))?;
         Self::parse(&text)
+    }
+
+    /// Whether this VM is left to the daemon. Who may log in may call a process as another's VM is called.
+    #[must_use]
+    pub fn manages(&self, found: &Found) -> bool {
+        match self.vms.iter().find(|vm| vm.name == found.name) {
+            Some(vm) => match vm.uid {
+                Some(uid) => uid == found.uid,
+                None => !found.is_of_a_login_user(),
+            },
+            None => self.discover && !found.is_of_a_login_user(),
+        }
     }
 
     /// The memory that there is for VMs on a host of `total` bytes.
@@ -179,9 +196,39 @@ fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discover::Process;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
         Config::parse(&TomlFile::new(Path::new("host.toml"), text))
+    }
+
+    #[test]
+    fn processes_of_login_users_are_left_alone_unless_configured() {
+        let vm = |name: &str, uid| Found {
+            process: Process { pid: 7, start: 1 },
+            uid,
+            name: name.to_owned(),
+            ram: 1 << 30,
+            qmp: None,
+            channel: None,
+            libvirt: false,
+            weight: Weight::default(),
+        };
+        let text = "[[vm]]\nname = \"web\"\n[[vm]]\nname = \"own\"\nuid = 1000\n";
+        let config = parse(text).unwrap();
+        for (name, uid, expected) in [
+            ("other", 0, true),
+            ("other", 64_055, true),
+            ("other", 100_000, false),
+            ("other", 1000, false),
+            ("web", 0, true),
+            ("web", 1000, false),
+            ("own", 1000, true),
+            ("own", 1001, false),
+            ("own", 0, false),
+        ] {
+            assert_eq!(config.manages(&vm(name, uid)), expected, "{name} {uid}");
+        }
     }
 
     #[test]

@@ -2,16 +2,21 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use justitia_api::size;
 use justitia_guest_protocol::memory::PORT_NAME;
 use justitia_share::Weight;
 
+use crate::socket::Socket;
+
 /// Of /proc/PID/smaps so much is read, bytes: some 700 a mapping, of which QEMU has hundreds.
 const MAX_SMAPS: u64 = 16 << 20;
 /// The longest command line that is read, bytes: with hundreds of devices it has a few hundred KiB.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
+/// The longest name of a VM, bytes; what is longer is cut off.
+const MAX_NAME: usize = 255;
 /// The memory of a VM whose command line names none (QEMU's default).
 const DEFAULT_RAM: u64 = 128 << 20;
 
@@ -31,18 +36,30 @@ pub struct Process {
 pub struct Found {
     /// Its QEMU process.
     pub process: Process,
+    /// The user whose process that is.
+    pub uid: u32,
     /// Its name, of `-name`, else `qemu-PID`.
     pub name: String,
     /// The memory of its guest, bytes.
     pub ram: u64,
     /// The socket of a QMP monitor.
-    pub qmp: Option<PathBuf>,
+    pub qmp: Option<Socket>,
     /// The socket of the port that the guest's agent serves.
-    pub channel: Option<PathBuf>,
+    pub channel: Option<Socket>,
     /// libvirt runs it: its monitor is libvirt's.
     pub libvirt: bool,
     /// Weight of the cgroup.
     pub weight: Weight,
+}
+
+impl Found {
+    /// Whether its user may be one who logs in, or one of a container's: they may give processes any name and any command line. The system's
+    /// own users are root and those of services, of which some have numbers behind those for people (libvirt-qemu of Debian:
+    /// 64055; Debian Policy 9.2.2, systemd's `UIDS-GIDS.md`).
+    #[must_use]
+    pub const fn is_of_a_login_user(&self) -> bool {
+        !matches!(self.uid, 0..=999 | 60_000..=65_533)
+    }
 }
 
 /// All VMs of the host, by PID.
@@ -75,11 +92,25 @@ pub fn vm(pid: u32) -> Option<Found> {
     let start = started(pid)?;
     let directory = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
     let mut found = parse(Process { pid, start }, &arguments, &directory)?;
+    found.uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
     found.weight = cgroup_weight(pid);
-    if found.libvirt && found.channel.is_none() {
-        found.channel = libvirt_channel(&found.name);
+    if found.libvirt {
+        // Another process may call itself as a domain is called.
+        if !is_domain(Path::new("/run/libvirt/qemu"), &found.name, pid) {
+            return None;
+        }
+        let channel = libvirt_channel(&found.name).map(Socket::trusted);
+        found.channel = found.channel.or(channel);
     }
     Some(found)
+}
+
+/// Whether libvirt, which keeps its files in this directory, runs the domain in this process.
+fn is_domain(directory: &Path, name: &str, pid: u32) -> bool {
+    let file = directory.join(format!("{name}.pid"));
+    let is_there = file.parent() == Some(directory);
+    let noted = std::fs::read_to_string(file).ok().filter(|_| is_there);
+    noted.is_some_and(|noted| noted.trim().parse() == Ok(pid))
 }
 
 fn read_at_most(path: &str, most: u64) -> Option<Vec<u8>> {
@@ -199,15 +230,24 @@ fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Fou
     let libvirt = chardevs
         .iter()
         .any(|chardev| field(chardev, "id") == Some("charmonitor"));
+    let named = |path| Socket::of(path, process.pid);
     Some(Found {
         process,
-        name: name.map_or_else(|| format!("qemu-{}", process.pid), ToOwned::to_owned),
+        uid: 0,
+        name: name.map_or_else(|| format!("qemu-{}", process.pid), short),
         ram: of("m").last().and_then(|m| ram(m)).unwrap_or(DEFAULT_RAM),
-        qmp: by_qmp.or(by_mon).filter(|_| !libvirt),
-        channel,
+        qmp: by_qmp.or(by_mon).filter(|_| !libvirt).map(named),
+        channel: channel.map(named),
         libvirt,
         weight: Weight::default(),
     })
+}
+
+fn short(name: &str) -> String {
+    let end = (0..=MAX_NAME.min(name.len()))
+        .rev()
+        .find(|end| name.is_char_boundary(*end));
+    name.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
 }
 
 /// Where libvirt puts the socket of a domain's channel for which no path is configured. Its directory is named by the
@@ -283,6 +323,25 @@ mod tests {
     }
 
     #[test]
+    fn a_process_is_a_domain_where_libvirt_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("web.pid"), "7").unwrap();
+        let is_domain = |name, pid| is_domain(directory.path(), name, pid);
+        assert!(is_domain("web", 7));
+        let up = format!("../{}/web", directory.path().file_name().unwrap().display());
+        for (name, pid) in [("web", 8), ("other", 7), ("", 7), (up.as_str(), 7)] {
+            assert!(!is_domain(name, pid), "{name} {pid}");
+        }
+    }
+
+    #[test]
+    fn a_name_has_a_bound() {
+        let name = "ä".repeat(70_000);
+        let line = format!("/usr/bin/qemu-system-x86_64 -name {name}");
+        assert_eq!(found(&line).unwrap().name, "ä".repeat(127));
+    }
+
+    #[test]
     fn sockets_are_found_however_they_are_written() {
         let port = "-chardev socket,id=m,path=mem.sock,server=on -device virtserialport,chardev=m,name=org.justitia.memory.0";
         for monitor in [
@@ -295,8 +354,8 @@ mod tests {
                 "/usr/bin/qemu-system-x86_64 -name guest=web,debug-threads=on -m 2G {monitor} {port}"
             );
             let vm = found(&line).unwrap();
-            assert_eq!(vm.qmp.as_deref(), Some(Path::new("/run/q")), "{monitor}");
-            assert_eq!(vm.channel.as_deref(), Some(Path::new("/vm/mem.sock")));
+            assert_eq!(vm.qmp, Some(Socket::of("/run/q".into(), 7)), "{monitor}");
+            assert_eq!(vm.channel, Some(Socket::of("/vm/mem.sock".into(), 7)));
             assert_eq!((vm.name.as_str(), vm.ram), ("web", 2 << 30));
         }
     }

@@ -6,11 +6,11 @@
 
 use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use justitia_api::escape::plain;
+use justitia_common::answer_socket::connect;
 use justitia_guest_protocol::memory::{Cached, CachedDisk, is_sampled};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -194,7 +194,7 @@ struct Held {
 
 fn ask_cache(socket: &Path, disk: &str, seed: u64, shift: u8) -> Result<Held, String> {
     let asked = || -> std::io::Result<Vec<u8>> {
-        let mut stream = UnixStream::connect(socket)?;
+        let mut stream = connect(socket)?;
         stream.set_read_timeout(Some(CACHE_TIMEOUT))?;
         stream.set_write_timeout(Some(CACHE_TIMEOUT))?;
         let request =

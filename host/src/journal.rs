@@ -34,8 +34,8 @@ pub struct Entry {
     pub name: String,
     /// How to reach it.
     pub monitor: Monitor,
-    /// What it left to the guest, bytes.
-    pub balloon: u64,
+    /// What it left to the guest, bytes; `None` while only its statistics are not as they were.
+    pub balloon: Option<u64>,
     /// Its device, and how often it made statistics, seconds.
     pub statistics: Option<(String, u64)>,
 }
@@ -96,7 +96,9 @@ impl Entry {
     /// If the monitor does not do it.
     pub fn restore(&self) -> Result<(), MonitorError> {
         let mut session = self.monitor.session()?;
-        session.set_balloon(self.balloon)?;
+        if let Some(balloon) = self.balloon {
+            session.set_balloon(balloon)?;
+        }
         if let Some((device, interval)) = &self.statistics {
             session.set_interval(device, *interval)?;
         }
@@ -153,7 +155,8 @@ impl Journal {
         &self.entries
     }
 
-    /// Notes what a balloon is before it is changed. Returns once that is on disk. A balloon that is noted stays as it is noted.
+    /// Notes what a balloon, or how often its statistics are made, is before that is changed. Returns once that is on disk. What is noted stays
+    /// as it is noted.
     ///
     /// # Errors
     /// If it is not certain to be on disk: then the balloon must not be changed.
@@ -162,11 +165,15 @@ impl Journal {
         process: Process,
         name: &str,
         monitor: &Monitor,
-        balloon: u64,
+        balloon: Option<u64>,
         statistics: Option<(String, u64)>,
     ) -> Result<(), JournalError> {
-        if self.entries.iter().any(|entry| entry.process == process) {
-            return Ok(());
+        let noted = self.entries.iter_mut().find(|one| one.process == process);
+        if let Some(entry) = noted {
+            if entry.balloon.is_some() || balloon.is_none() {
+                return Ok(());
+            }
+            return self.set_balloon(process, balloon);
         }
         self.entries.push(Entry {
             boot: self.boot.clone(),
@@ -179,6 +186,29 @@ impl Journal {
         let written = self.write();
         if written.is_err() {
             self.entries.pop();
+        }
+        written
+    }
+
+    /// The balloon of this process is as it was: whoever changes it next is another one.
+    ///
+    /// # Errors
+    /// If the journal cannot be written: then it would be set again.
+    pub fn settle(&mut self, process: Process) -> Result<(), JournalError> {
+        self.set_balloon(process, None)
+    }
+
+    fn set_balloon(&mut self, process: Process, balloon: Option<u64>) -> Result<(), JournalError> {
+        let noted = self.entries.iter_mut().find(|one| one.process == process);
+        let Some(entry) = noted.filter(|entry| entry.balloon != balloon) else {
+            return Ok(());
+        };
+        let before = std::mem::replace(&mut entry.balloon, balloon);
+        let written = self.write();
+        if written.is_err()
+            && let Some(entry) = self.entries.iter_mut().find(|one| one.process == process)
+        {
+            entry.balloon = before;
         }
         written
     }
@@ -261,6 +291,7 @@ fn parse(line: &[u8]) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::Socket;
     use std::os::unix::fs::PermissionsExt;
 
     const OTHER: Process = Process {
@@ -269,13 +300,13 @@ mod tests {
     };
 
     fn add(journal: &mut Journal, process: Process, balloon: u64) {
-        let monitor = Monitor::Socket("/nowhere".into());
+        let monitor = Monitor::Socket(Socket::trusted("/nowhere".into()));
         journal
             .add(
                 process,
                 "vm",
                 &monitor,
-                balloon,
+                Some(balloon),
                 Some(("/machine/b".into(), 0)),
             )
             .unwrap();
@@ -297,11 +328,40 @@ mod tests {
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         let mut journal = Journal::open(directory.path()).unwrap();
         assert_eq!(journal.entries().len(), 1);
-        assert_eq!(journal.entries()[0].balloon, 7);
+        assert_eq!(journal.entries()[0].balloon, Some(7));
         // Its process ended, or it never was: another one of the same PID runs.
         let outcomes = journal.restore_all().unwrap();
         assert!(matches!(outcomes[..], [(_, Outcome::Gone)]));
         assert!(!path.exists());
+    }
+
+    /// Of what only its statistics were changed another writer may change the balloon, and of what is as it was again.
+    #[test]
+    fn a_balloon_is_noted_while_it_is_ours() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(directory.path()).unwrap();
+        let monitor = Monitor::Socket(Socket::trusted("/nowhere".into()));
+        let noted = |journal: &Journal| {
+            let text = std::fs::read_to_string(directory.path().join("balloons")).unwrap();
+            assert_eq!(parse(text.as_bytes()), journal.entries().first().cloned());
+            journal.entries()[0].balloon
+        };
+        let statistics = Some(("/machine/b".to_owned(), 0));
+        for (balloon, expected) in [
+            (None, None),
+            (Some(7), Some(7)),
+            (Some(9), Some(7)),
+            (None, Some(7)),
+        ] {
+            let done = journal.add(OTHER, "vm", &monitor, balloon, statistics.clone());
+            assert!(done.is_ok());
+            assert_eq!(noted(&journal), expected);
+        }
+        journal.settle(OTHER).unwrap();
+        assert_eq!(noted(&journal), None);
+        let done = journal.add(OTHER, "vm", &monitor, Some(9), None);
+        assert!(done.is_ok());
+        assert_eq!(noted(&journal), Some(9), "what it is by now");
     }
 
     #[test]

@@ -15,5 +15,6 @@ pub mod law;
 pub mod metrics;
 pub mod monitor;
 pub mod run;
+pub mod socket;
 pub mod status;
 mod vm;

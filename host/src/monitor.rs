@@ -7,12 +7,13 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use justitia_api::escape::plain;
 use serde_json::{Value, json};
+
+use crate::socket::Socket;
 
 /// A session that takes longer is given up.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -20,6 +21,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const VIRSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most that is read in a session, bytes. A list of a thousand devices is a tenth of it.
 const MAX_SESSION: usize = 1 << 20;
+/// A device with a longer name is none, bytes: the journal has it.
+const MAX_NAME: usize = 1024;
 /// Statistics that are older are not used, seconds.
 const MAX_AGE: u64 = 5;
 
@@ -28,7 +31,7 @@ const MAX_AGE: u64 = 5;
 #[serde(rename_all = "snake_case")]
 pub enum Monitor {
     /// A socket.
-    Socket(PathBuf),
+    Socket(Socket),
     /// A domain of libvirt.
     Libvirt(String),
 }
@@ -120,17 +123,20 @@ impl Monitor {
                 name: format!("of libvirt's domain {}", plain(domain)),
                 link: Link::Libvirt(domain.clone()),
             }),
-            Self::Socket(path) => Session::connect(path),
+            Self::Socket(socket) => Session::connect(socket),
         }
     }
 }
 
 impl Session {
-    fn connect(path: &Path) -> Result<Self, MonitorError> {
-        let name = path.display().to_string();
-        let stream = UnixStream::connect(path).map_err(|source| MonitorError::Io {
-            monitor: name.clone(),
-            source,
+    fn connect(socket: &Socket) -> Result<Self, MonitorError> {
+        let name = socket.path.display().to_string();
+        let stream = socket.connect().map_err(|source| match source.kind() {
+            ErrorKind::WouldBlock => MonitorError::Busy(name.clone()),
+            _ => MonitorError::Io {
+                monitor: name.clone(),
+                source,
+            },
         })?;
         let mut session = Self {
             name,
@@ -256,7 +262,8 @@ impl Session {
             let balloon = list.as_array().into_iter().flatten().find_map(|child| {
                 let kind = child.get("type")?.as_str()?;
                 let name = child.get("name")?.as_str()?;
-                kind.starts_with("child<virtio-balloon").then_some(name)
+                let is_one = kind.starts_with("child<virtio-balloon") && name.len() <= MAX_NAME;
+                is_one.then_some(name)
             });
             if let Some(name) = balloon {
                 return Ok(Some(format!("{container}/{name}")));

@@ -19,8 +19,9 @@ use crate::channel::Agent;
 use crate::config::Config;
 use crate::discover::{self, Found, Process};
 use crate::duplicates::{self, Duplicates};
-use crate::journal::{Journal, JournalError, MAX_VMS, Outcome};
+use crate::journal::{Entry, Journal, JournalError, MAX_VMS, Outcome};
 use crate::law::{Balloon, Decision, Host, Law, Order, Place, Plan, Report, Vm as LawVm, Why};
+use crate::socket::Socket;
 use crate::status::{self, DUPLICATES_TIMEOUT, Status, Told, VmStatus};
 use crate::vm::{Common, Seen, Vm, Wanted, lock};
 
@@ -95,6 +96,8 @@ struct Daemon {
     planned: Vec<Process>,
     memory: (u64, u64),
     discovered: Option<Instant>,
+    /// What balloons were asked to leave at the start that had been left changed.
+    restored: BTreeMap<Process, u64>,
 }
 
 /// Runs until a signal asks it to stop; then restores every balloon.
@@ -103,7 +106,7 @@ struct Daemon {
 /// If it cannot start, the host's memory cannot be read, or balloons could not be restored.
 pub fn run(options: Options) -> Result<(), RunError> {
     let mut journal = Journal::open(&options.directory)?;
-    log_restored(&journal.restore_all()?);
+    let restored = restore_left(&mut journal)?;
     let io = |what: &str| {
         let what = what.to_owned();
         move |source| RunError::Io { what, source }
@@ -132,6 +135,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
         planned: Vec::new(),
         memory: (0, 0),
         discovered: None,
+        restored,
     };
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let ended = loop {
@@ -174,20 +178,32 @@ pub fn reset(
         return Ok(Vec::new());
     }
     let mut journal = Journal::open(directory)?;
-    let say = |name: &str, balloon: u64| format!("{}: {}", plain(name), bytes(balloon));
+    let say = |entry: &Entry| match entry.balloon {
+        Some(balloon) => format!("{}: {}", plain(&entry.name), bytes(balloon)),
+        None => format!("{}: how often it makes statistics", plain(&entry.name)),
+    };
     if dry_run {
         let entries = journal.entries().iter();
-        return Ok(entries
-            .map(|entry| (say(&entry.name, entry.balloon), None))
-            .collect());
+        return Ok(entries.map(|entry| (say(entry), None)).collect());
     }
     let restored = journal.restore_all()?.into_iter();
     Ok(restored
-        .map(|(entry, outcome)| (say(&entry.name, entry.balloon), Some(outcome)))
+        .map(|(entry, outcome)| (say(&entry), Some(outcome)))
         .collect())
 }
 
-fn log_restored(restored: &[(crate::journal::Entry, Outcome)]) {
+/// Restores what was left changed; returns what balloons were asked to leave.
+fn restore_left(journal: &mut Journal) -> Result<BTreeMap<Process, u64>, JournalError> {
+    let restored = journal.restore_all()?;
+    log_restored(&restored);
+    let asked = |(entry, outcome): &(Entry, Outcome)| {
+        let done = matches!(outcome, Outcome::Restored);
+        Some((entry.process, entry.balloon.filter(|_| done)?))
+    };
+    Ok(restored.iter().filter_map(asked).collect())
+}
+
+fn log_restored(restored: &[(Entry, Outcome)]) {
     for (entry, outcome) in restored {
         match outcome {
             Outcome::Restored => tracing::info!(
@@ -289,7 +305,7 @@ impl Daemon {
         match Config::load(self.options.config_file.as_deref()) {
             Ok(config) => {
                 let left = |(process, managed): (&Process, &Managed)| {
-                    (!is_managed(&managed.vm.found, &config)).then_some(*process)
+                    (!config.manages(&managed.vm.found)).then_some(*process)
                 };
                 let left: Vec<Process> = self.vms.iter().filter_map(left).collect();
                 for process in left {
@@ -332,7 +348,7 @@ impl Daemon {
             if self.vms.len() >= MAX_VMS {
                 continue;
             }
-            if !is_managed(&found, &self.options.config) {
+            if !self.options.config.manages(&found) {
                 continue;
             }
             let (found, weight, minimum) = configured(found, &self.options.config);
@@ -344,7 +360,8 @@ impl Daemon {
             }
             tracing::info!(vm = found.name, pid = found.process.pid, weight = weight.get(), qmp = ?found.qmp, channel = ?found.channel, "a VM");
             let process = found.process;
-            match Vm::start(found, self.common.clone()) {
+            let restored = self.restored.remove(&process);
+            match Vm::start(found, self.common.clone(), restored) {
                 Ok(vm) => {
                     let managed = Managed {
                         vm,
@@ -459,19 +476,14 @@ fn memory() -> std::io::Result<(u64, u64)> {
     })
 }
 
-/// Whether the configuration leaves this VM to the daemon.
-fn is_managed(found: &Found, config: &Config) -> bool {
-    config.discover || config.vms.iter().any(|vm| vm.name == found.name)
-}
-
 /// The VM as it is configured.
 fn configured(mut found: Found, config: &Config) -> (Found, Weight, u64) {
     let Some(vm) = config.vms.iter().find(|vm| vm.name == found.name) else {
         let weight = found.weight;
         return (found, weight, 0);
     };
-    found.qmp = vm.qmp.clone().or(found.qmp);
-    found.channel = vm.channel.clone().or(found.channel);
+    found.qmp = vm.qmp.clone().map(Socket::trusted).or(found.qmp);
+    found.channel = vm.channel.clone().map(Socket::trusted).or(found.channel);
     let weight = vm.weight.unwrap_or(found.weight);
     (found, weight, vm.min)
 }

@@ -103,22 +103,29 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Vm {
-    /// Begins to look at it.
+    /// Begins to look at it. `restored`: what its balloon was asked to leave at the start, if it had been left changed. Its guest may take a
+    /// while to follow.
     ///
     /// # Errors
     /// If there can be no thread.
-    pub(crate) fn start(found: Found, common: Common) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        found: Found,
+        common: Common,
+        restored: Option<u64>,
+    ) -> std::io::Result<Self> {
         // One order a tick, which takes as long as a monitor's answer at most: what does not fit is decided anew.
         let (orders, receiver) = sync_channel(2);
         let seen = Arc::new(Mutex::new(Seen {
             resident: resident(found.process.pid).unwrap_or(0),
+            original: restored,
+            target: restored,
             ..Seen::default()
         }));
         let (look, stop) = (Arc::default(), Arc::default());
         let (want, want_tenants) = (Arc::default(), Arc::default());
         let worker = Worker {
             monitor: match &found.qmp {
-                Some(path) => Some(Monitor::Socket(path.clone())),
+                Some(socket) => Some(Monitor::Socket(socket.clone())),
                 None => found.libvirt.then(|| Monitor::Libvirt(found.name.clone())),
             },
             found: found.clone(),
@@ -359,6 +366,9 @@ impl Worker {
             return;
         };
         let looked = self.balloon(&monitor, needed);
+        if let Ok(balloon) = &looked {
+            self.settle(balloon.actual);
+        }
         let mut seen = lock(&self.seen);
         match looked {
             Ok(balloon) => {
@@ -446,15 +456,30 @@ impl Worker {
             && !self.common.observe
             && balloon.interval == 0
             && let Some(device) = &balloon.device
-            && self.note(monitor, &balloon)
+            && self.note(monitor, &balloon, false)
         {
             session.set_interval(device, STATISTICS_EVERY)?;
         }
         Ok(balloon)
     }
 
-    /// Notes in the journal what a balloon is. Says whether it may be changed.
-    fn note(&self, monitor: &Monitor, balloon: &BalloonState) -> bool {
+    /// A balloon that was given back, and is as it was, is not ours any more.
+    fn settle(&self, actual: u64) {
+        let is_back = {
+            let seen = lock(&self.seen);
+            seen.target.is_some() && seen.target == seen.original && seen.original == Some(actual)
+        };
+        if !is_back {
+            return;
+        }
+        match lock(&self.common.journal).settle(self.found.process) {
+            Ok(()) => lock(&self.seen).target = None,
+            Err(error) => tracing::warn!(vm = self.found.name, %error, "its balloon stays noted"),
+        }
+    }
+
+    /// Notes in the journal what a balloon is, if it is to change, and how often its statistics are made. Says whether that may be done.
+    fn note(&self, monitor: &Monitor, balloon: &BalloonState, changes: bool) -> bool {
         let original = lock(&self.seen).original.unwrap_or(balloon.actual);
         let statistics = balloon
             .device
@@ -464,7 +489,7 @@ impl Worker {
             self.found.process,
             &self.found.name,
             monitor,
-            original,
+            changes.then_some(original),
             statistics,
         );
         if let Err(error) = &noted {
@@ -492,7 +517,7 @@ impl Worker {
                     return;
                 };
                 let known = lock(&self.seen).balloon.clone();
-                if !known.is_some_and(|balloon| self.note(&monitor, &balloon)) {
+                if !known.is_some_and(|balloon| self.note(&monitor, &balloon, true)) {
                     return;
                 }
                 // Noted before: from now on it is not as it was.

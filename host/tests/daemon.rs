@@ -6,13 +6,14 @@ mod daemon {
     pub(crate) mod peers;
 }
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use justitia_host::channel::Agent;
 use justitia_host::config::Config;
 use justitia_host::journal::Outcome;
 use justitia_host::monitor::{Monitor, MonitorError};
 use justitia_host::run::{Options, reset, run};
+use justitia_host::socket::Socket;
 
 use daemon::peers::{
     CACHED, DISK, Daemon, MIB, Manner, Qemu, RAM, agent, monitor, own, wait_until,
@@ -27,7 +28,9 @@ fn vm(name: &str, directory: &Path, keys: &[&str]) -> String {
         let path = directory.join(format!("{name}.{key}"));
         format!("{key} = \"{}\"\n", path.display())
     });
-    format!("[[vm]]\nname = \"{own}\"\n{}", keys.collect::<String>())
+    let uid = rustix::process::getuid().as_raw();
+    let keys = keys.collect::<String>();
+    format!("[[vm]]\nname = \"{own}\"\nuid = {uid}\n{keys}")
 }
 
 /// Not a test: the daemon, for the others.
@@ -223,7 +226,7 @@ fn what_qemu_says_of_a_balloon_is_understood() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("real.qmp");
     let _qemu = Qemu::start("real", Some(&path));
-    let monitor = Monitor::Socket(path);
+    let monitor = Monitor::Socket(Socket::trusted(path));
     let mut session = monitor.session().unwrap();
     let balloon = session.balloon(None).unwrap();
     assert_eq!(balloon.actual, RAM);
@@ -242,13 +245,19 @@ fn a_monitor_that_another_has_is_told_and_no_obstacle() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("busy.qmp");
     let _qemu = Qemu::start("busy", Some(&path));
-    let other = Monitor::Socket(path.clone()).session().unwrap();
+    let other = Monitor::Socket(Socket::trusted(path.clone()))
+        .session()
+        .unwrap();
     let daemon = Daemon::start(directory.path(), &vm("busy", directory.path(), &[]), false);
     wait_until("it is told", || {
         let vm = daemon.vm("busy");
         vm.and_then(|vm| vm.monitor_error)
             .is_some_and(|error| error.contains("serves one client"))
     });
+    // It is tried again and again meanwhile, and ends when it is told to.
+    let status = || daemon.vm("busy").unwrap().resident;
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    assert!(status() > 0);
     drop(other);
     wait_until("it is used when it is free", || {
         daemon
@@ -286,7 +295,8 @@ fn the_monitor_of_libvirt_is_asked_through_virsh() {
         "-mon",
         "chardev=charmonitor,mode=control",
     ];
-    let _qemu = Qemu::start_with("domain", &more);
+    let qemu = Qemu::start_with("domain", &more);
+    let noted = NotedByLibvirt::new("domain", qemu.0.id());
     let config = vm("domain", directory.path(), &[]);
     let daemon = Daemon::start(directory.path(), &config, false);
     wait_until("its balloon is seen", || {
@@ -297,6 +307,62 @@ fn the_monitor_of_libvirt_is_asked_through_virsh() {
     let log = std::fs::read_to_string(directory.path().join("log")).unwrap();
     let asked = format!("qemu-monitor-command -- {} ", own("domain"));
     assert!(log.lines().all(|line| line.contains(&asked)), "{log}");
+    drop(noted);
+}
+
+/// Where libvirt notes the process of a domain; removed when dropped.
+struct NotedByLibvirt(PathBuf);
+
+impl NotedByLibvirt {
+    fn new(name: &str, pid: u32) -> Self {
+        let directory = Path::new("/run/libvirt/qemu");
+        std::fs::create_dir_all(directory).unwrap();
+        let file = directory.join(format!("{}.pid", own(name)));
+        std::fs::write(&file, pid.to_string()).unwrap();
+        Self(file)
+    }
+}
+
+impl Drop for NotedByLibvirt {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Whoever may start processes may call one as QEMU is called, and name the monitor of another VM.
+#[test]
+fn a_process_that_names_the_monitor_of_another_one_does_not_move_its_balloon() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("victim.qmp");
+    let victim = monitor(&path);
+    let program = directory.path().join("qemu-system-none");
+    std::fs::copy("/bin/sh", &program).unwrap();
+    let qmp = format!("unix:{},server=on", path.display());
+    let mut poser = std::process::Command::new(&program)
+        .args([
+            "-c",
+            "read end",
+            "-name",
+            &own("poser"),
+            "-m",
+            "1",
+            "-qmp",
+            &qmp,
+        ])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let config = format!("{SHORT}{}", vm("poser", directory.path(), &[]));
+    let daemon = Daemon::start(directory.path(), &config, false);
+    wait_until("it is told", || {
+        let error = daemon.vm("poser").and_then(|vm| vm.monitor_error);
+        error.is_some_and(|error| error.contains("whose command line names the socket"))
+    });
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(victim.lock().unwrap().changes, 0);
+    drop(daemon);
+    poser.kill().unwrap();
+    poser.wait().unwrap();
 }
 
 #[test]

@@ -213,8 +213,8 @@ fn rss_file(status: &str) -> u64 {
 
 /// The time in which processors were busy, of `/proc/stat`: user, nice, system, irq and softirq.
 fn busy(stat: &str) -> Duration {
-    /// Of a tick, as programs are told (`USER_HZ`).
-    const TICK: Duration = Duration::from_millis(10);
+    /// Milliseconds of a tick, as programs are told (`USER_HZ`).
+    const TICK: u64 = 10;
     let line = stat.lines().next().unwrap_or_default();
     let numbers: Vec<u64> = line
         .split_whitespace()
@@ -226,7 +226,7 @@ fn busy(stat: &str) -> Duration {
         .map(of)
         .into_iter()
         .fold(0, u64::saturating_add);
-    TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX))
+    Duration::from_millis(ticks.saturating_mul(TICK))
 }
 
 #[cfg(test)]
@@ -237,6 +237,8 @@ mod tests {
     fn a_processor_is_busy_with_programs_the_kernel_and_interrupts() {
         let text = "cpu  100 10 20 9000 500 3 4 70 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
         assert_eq!(busy(text), Duration::from_millis(1370));
+        let of_a_year = "cpu  20000000000 0 0 0\n";
+        assert_eq!(busy(of_a_year), Duration::from_secs(200_000_000));
         for wrong in ["", "cpu", "cpu x 1", "cpu 18446744073709551615 1 1"] {
             let _ = busy(wrong);
         }

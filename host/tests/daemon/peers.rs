@@ -14,6 +14,7 @@ use justitia_guest_protocol::memory::{
 };
 use justitia_host::duplicates::VmDuplicates;
 use justitia_host::monitor::Monitor;
+use justitia_host::socket::Socket;
 use justitia_host::status::{Status, VmStatus, ask, ask_duplicates, ask_with_tenants};
 use serde_json::{Value, json};
 
@@ -47,7 +48,7 @@ impl Qemu {
         let qmp = format!("unix:{},server=on,wait=off", path.display());
         let qemu = Self::start_with(name, &["-qmp", &qmp]);
         // It listens and greets, then fills its memory. Commands are answered only after that.
-        let monitor = Monitor::Socket(path.to_owned());
+        let monitor = Monitor::Socket(Socket::trusted(path.to_owned()));
         wait_until("QEMU answers", || monitor.session().is_ok());
         qemu
     }

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use justitia_host::monitor::Monitor;
+use justitia_host::socket::Socket;
 use justitia_lab::LabDir;
 use justitia_lab::vm::{Vm, VmSpec};
 use justitia_share::num::to_f64;
@@ -125,7 +126,9 @@ impl Guests {
     }
 
     fn monitor(&self, index: usize) -> Monitor {
-        Monitor::Socket(self.dir.path().join(format!("{index}.qmp")))
+        Monitor::Socket(Socket::trusted(
+            self.dir.path().join(format!("{index}.qmp")),
+        ))
     }
 
     /// What each QEMU holds, bytes.
