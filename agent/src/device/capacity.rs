@@ -5,7 +5,7 @@
 //! gives it. That lasts until the disk's queue has been empty. So the rate follows the disk from below. What tenants do not use of the rate while the
 //! disk has requests all the time is what it cannot do.
 
-use super::disk_sampler::{BUSY, Interval};
+use super::disk_sampler::{BUSY, Interval, LOOKED_AT};
 use super::prices::{Costs, Prices, Sums};
 
 /// The rate is this part of what the disk did when it was the bottleneck,
@@ -218,7 +218,7 @@ impl Capacity {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rate {
     capacity: Option<Capacity>,
-    /// What the disk did since it is busy without a pause.
+    /// What the disk did in the intervals in which it was busy, since it last rested.
     completed: Sums,
     /// For how long it has had requests and completed none, seconds.
     silent: f64,
@@ -253,8 +253,10 @@ impl Rate {
             return;
         }
         self.capacity = None;
-        if seen.busy < BUSY {
+        if seen.busy < LOOKED_AT {
             self.completed = Sums::default();
+        }
+        if seen.busy < BUSY {
             return;
         }
         if self.completed.seconds >= 2.0 * MEASURED {

@@ -22,13 +22,13 @@ use justitia_kernel::knob::Knob;
 use justitia_kernel::release::{KernelVersion, release};
 
 use self::disks::Following;
-use self::divide::{DiskCredits, LOOKED_AT, Turn};
+use self::divide::{DiskCredits, Turn};
 use self::fresh::Fresh;
 use self::io_cost::OwnIoCost;
 use self::knobs::{Guarded, LetGo};
 use self::late::Late;
 use super::active_set::ActiveSet;
-use super::disk_sampler::Interval;
+use super::disk_sampler::{Interval, LOOKED_AT};
 use super::ours::{ours_to_write, told};
 use super::rooms::{Writer, plan_rooms};
 use super::tenant_io::TenantIo;

@@ -42,6 +42,9 @@ impl DiskStat {
     }
 }
 
+/// From this part of the time on tenants may contend for a disk. One that is the bottleneck rests now and then, while tenants that wait for it
+/// have not asked for more yet.
+pub(super) const LOOKED_AT: f64 = 0.7;
 /// From this part of the time on a disk is busy.
 pub(super) const BUSY: f64 = 0.95;
 

@@ -101,6 +101,29 @@ fn it_is_raised_now_and_then_and_back_where_nothing_comes_of_it() {
     assert!(second > first + first / 2, "{first} s, then {second} s");
 }
 
+/// A disk that is the bottleneck rests for a moment now and then: what it can do shows in between.
+#[test]
+fn what_a_disk_can_do_is_known_though_it_rests_for_moments() {
+    let rests = |part: f64| {
+        let mut rate = Rate::default();
+        for look in 0..12 {
+            let busy = if look % 2 == 0 { 1.0 } else { part };
+            let seen = Interval {
+                seconds: 0.25,
+                busy,
+                used: None,
+                bytes: 60e6 * busy,
+                requests: 1000.0 * busy,
+                queued: 0.0,
+            };
+            rate.step(true, &seen, &Costs::default());
+        }
+        rate.handed_out().map(|rate| rate.bytes)
+    };
+    near(rests(0.9).unwrap(), 59.4e6);
+    assert_eq!(rests(0.5), None);
+}
+
 /// Tenants that wait a little, on a disk that could do more, use no more of a higher rate.
 #[test]
 fn a_rate_that_is_not_used_is_not_raised() {

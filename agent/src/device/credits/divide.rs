@@ -13,15 +13,12 @@ use super::knobs::{Guarded, LetGo, Moved, give_back};
 use super::tree::weights;
 use crate::config::Config;
 use crate::device::disk::{Disk, DiskIdentity};
-use crate::device::disk_sampler::{DiskSampler, Interval};
+use crate::device::disk_sampler::{DiskSampler, Interval, LOOKED_AT};
 use crate::device::prices::Costs;
 use crate::device::tenant_io::TenantIo;
 use crate::device::weights::{Change, Controller, Corrected, Looked, Used, Weighted};
 use crate::knobs::KnobStore;
 use crate::monitor::Monitor;
-
-/// From this part of the time on a disk is busy enough to look at which tenants use it.
-pub(super) const LOOKED_AT: f64 = 0.7;
 
 /// One disk.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{Demand, NodeId, Tree};
 
-use crate::device::disk_sampler::BUSY;
+use crate::device::disk_sampler::LOOKED_AT;
 
 /// A tenant whose tasks, or requests, wait for this part of the time contends.
 const STALLED: f64 = 0.3;
@@ -327,7 +327,7 @@ impl Law {
         };
         let begins = || {
             let mut several = groups.iter().filter(|(_, group)| group.len() > 1);
-            looked.busy >= BUSY && several.any(|(_, group)| unfair(group))
+            looked.busy >= LOOKED_AT && several.any(|(_, group)| unfair(group))
         };
         let lasts = || {
             let uses = |node: &NodeId| self.state(ids, *node).uses();

@@ -141,6 +141,24 @@ fn who_contends_alone_below_one_that_contends_has_its_part() {
     assert_eq!(part(&law, inside[0]), None);
 }
 
+/// What waits for a disk that is the bottleneck leaves gaps.
+#[test]
+fn a_disk_that_rests_now_and_then_is_contended() {
+    for (busy, expected) in [(0.6, false), (0.8, true)] {
+        let (tree, nodes, ids) = tree(&[100, 300]);
+        let mut law = Law::default();
+        for _ in 0..8 {
+            let used: Vec<_> = nodes.iter().map(|node| waits(*node, 30e6)).collect();
+            let looked = Looked {
+                seconds: 0.25,
+                busy,
+            };
+            law.step(&tree, &ids, looked, &used, MOST);
+        }
+        assert_eq!(law.engaged(), expected, "{busy}");
+    }
+}
+
 /// As after a stop of the agent.
 #[test]
 fn a_long_interval_counts_for_a_second() {
