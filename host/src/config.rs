@@ -55,8 +55,8 @@ pub enum Headroom {
 pub struct VmConfig {
     /// Its name, as `-name` says it.
     pub name: String,
-    /// The number of the user whose process it is; without it a process of the system's users is meant (root, and services). Anybody may call a process
-    /// as a VM is called.
+    /// The number of the user whose process it is; without it a process of the system's users is meant (root, and services). Any user can give
+    /// a process the name of a VM.
     pub uid: Option<u32>,
     /// The socket of its QMP monitor, if it is not to be found on the command line.
     pub qmp: Option<PathBuf>,
@@ -107,7 +107,7 @@ impl Config {
         Self::parse(&text)
     }
 
-    /// Whether this VM is left to the daemon. Who may log in may call a process as another's VM is called.
+    /// Whether this VM is left to the daemon. A user who logs in can give a process the name of another VM.
     #[must_use]
     pub fn manages(&self, found: &Found) -> bool {
         match self.vms.iter().find(|vm| vm.name == found.name) {

@@ -99,8 +99,9 @@ pub fn vm(pid: u32) -> Option<Found> {
         if !is_domain(Path::new("/run/libvirt/qemu"), &found.name, pid) {
             return None;
         }
-        let channel = libvirt_channel(&found.name).map(Socket::trusted);
-        found.channel = found.channel.or(channel);
+        if found.channel.is_none() {
+            found.channel = libvirt_channel(&found.name).map(Socket::trusted);
+        }
     }
     Some(found)
 }

@@ -168,12 +168,9 @@ impl Journal {
         balloon: Option<u64>,
         statistics: Option<(String, u64)>,
     ) -> Result<(), JournalError> {
-        let noted = self.entries.iter_mut().find(|one| one.process == process);
-        if let Some(entry) = noted {
-            if entry.balloon.is_some() || balloon.is_none() {
-                return Ok(());
-            }
-            return self.set_balloon(process, balloon);
+        if let Some(entry) = self.entries.iter().find(|one| one.process == process) {
+            let noted = entry.balloon.or(balloon);
+            return self.set_balloon(process, noted);
         }
         self.entries.push(Entry {
             boot: self.boot.clone(),
@@ -190,7 +187,7 @@ impl Journal {
         written
     }
 
-    /// The balloon of this process is as it was: whoever changes it next is another one.
+    /// Notes that the balloon of this process has its original size again. Its next change is another program's, until one is noted here.
     ///
     /// # Errors
     /// If the journal cannot be written: then it would be set again.
@@ -199,16 +196,14 @@ impl Journal {
     }
 
     fn set_balloon(&mut self, process: Process, balloon: Option<u64>) -> Result<(), JournalError> {
-        let noted = self.entries.iter_mut().find(|one| one.process == process);
-        let Some(entry) = noted.filter(|entry| entry.balloon != balloon) else {
+        let noted = |one: &Entry| one.process == process && one.balloon != balloon;
+        let Some(index) = self.entries.iter().position(noted) else {
             return Ok(());
         };
-        let before = std::mem::replace(&mut entry.balloon, balloon);
+        let before = std::mem::replace(&mut self.entries[index].balloon, balloon);
         let written = self.write();
-        if written.is_err()
-            && let Some(entry) = self.entries.iter_mut().find(|one| one.process == process)
-        {
-            entry.balloon = before;
+        if written.is_err() {
+            self.entries[index].balloon = before;
         }
         written
     }

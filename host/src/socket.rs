@@ -2,7 +2,7 @@
 
 use std::io::{Error, ErrorKind};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use justitia_common::answer_socket::connect;
 use rustix::net::sockopt::socket_peercred;
@@ -56,12 +56,6 @@ impl Socket {
                 ),
             )),
         }
-    }
-}
-
-impl AsRef<Path> for Socket {
-    fn as_ref(&self) -> &Path {
-        &self.path
     }
 }
 

@@ -35,7 +35,7 @@ const RESTS: f64 = 0.7;
 const USUALLY: f64 = 8.0;
 /// Between two raises are so many seconds: what a disk takes in advance, or its queue, is filling.
 const FILLING: f64 = 2.0;
-/// Who leave more than this part of the rate unused need no more of it.
+/// Tenants that leave more than this part of the rate unused do not need a higher one.
 const UNUSED: f64 = 0.25;
 /// Where it still rests, so many; and where it rested and does no more, the raise is taken back after so many.
 const RESTING: f64 = 0.5;

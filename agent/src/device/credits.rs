@@ -24,7 +24,6 @@ use justitia_kernel::release::{KernelVersion, release};
 use self::disks::Following;
 use self::divide::{DiskCredits, Turn};
 use self::fresh::Fresh;
-use self::io_cost::OwnIoCost;
 use self::knobs::{Guarded, LetGo};
 use self::late::Late;
 use super::active_set::ActiveSet;
@@ -301,9 +300,10 @@ impl Credits {
 
     /// Whether no disk is divided, or busy enough to look at who uses it, and nothing stands that has to be given back.
     fn is_idle(&self, intervals: &[Option<Interval>]) -> bool {
-        let enabled = |disk: &DiskCredits| disk.own.as_ref().is_some_and(OwnIoCost::stands);
         let busy = |interval: &Interval| interval.occupied() >= LOOKED_AT;
-        !self.engaged() && !intervals.iter().flatten().any(busy) && !self.disks.iter().any(enabled)
+        !self.engaged()
+            && !intervals.iter().flatten().any(busy)
+            && !self.disks.iter().any(DiskCredits::has_own_io_cost)
     }
 
     /// What a turn does, until it is held up for too long.

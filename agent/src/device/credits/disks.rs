@@ -79,7 +79,7 @@ impl Following {
         }
         followed.changed = known != stayed || stayed != disks.len();
         for disk in disks {
-            disk.io_cost = io_cost.contains(&disk.disk.id);
+            disk.io_cost = io_cost.contains(&disk.disk.id) && !disk.has_own_io_cost();
         }
         followed
     }

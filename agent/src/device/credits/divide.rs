@@ -25,7 +25,7 @@ use crate::monitor::Monitor;
 pub(super) struct DiskCredits {
     pub(super) disk: Disk,
     pub(super) meter: DiskSampler,
-    /// Whether io.cost is enabled on it.
+    /// Whether io.cost is enabled on it, by another program than this one.
     pub(super) io_cost: bool,
     /// What had been used of the disk by io.cost's model at the last look, microseconds of its time.
     pub(super) used: Option<u64>,
@@ -110,7 +110,12 @@ impl DiskCredits {
 
     /// Whether io.cost is enabled on it, by whomever: then the root's `io.stat` says what is used of it.
     pub(super) fn has_io_cost(&self) -> bool {
-        self.io_cost || self.own.as_ref().is_some_and(OwnIoCost::stands)
+        self.io_cost || self.has_own_io_cost()
+    }
+
+    /// Whether this program has io.cost enabled on it now.
+    pub(super) fn has_own_io_cost(&self) -> bool {
+        self.own.as_ref().is_some_and(OwnIoCost::stands)
     }
 
     /// Whether it is divided.
@@ -196,9 +201,7 @@ impl DiskCredits {
         {
             weighted.audit(|id| turn.cgroup(id), store);
             if let Some(own) = &mut self.own {
-                let stood = own.stands();
                 moved.extend(own.audit(turn.root, store));
-                self.io_cost &= !stood || own.stands();
             }
         }
         let looked = Looked {
@@ -247,10 +250,7 @@ impl DiskCredits {
                 return Ok(());
             }
             watchdog.check_lease(Instant::now())?;
-            let stood = own.stands();
             moved.extend(own.apply(turn.root, store));
-            // What was found enabled there was ours. What another writer has enabled is found at the next look at all disks.
-            self.io_cost &= !stood || own.stands();
         }
         // There are no lines before io.cost has been enabled.
         let takes_lines = self.own.as_ref().is_none_or(OwnIoCost::stands);

@@ -1,5 +1,6 @@
 //! Disks that come and go, over a sysfs of plain files.
 
+use crate::device::{Costs, Interval};
 use std::path::Path;
 use std::time::Duration;
 
@@ -223,6 +224,43 @@ fn io_cost_is_ours_where_neither_bfq_nor_an_operators_io_cost_divides() {
     machine.credits.disks[0].io_cost = true;
     assert_eq!(machine.controller(), Some(Controller::IoCost));
     assert!(machine.credits.disks[0].own.is_none());
+}
+
+#[test]
+fn io_cost_that_is_ours_is_not_found_as_an_operators() {
+    let mut machine = Machine::new();
+    for file in ["io.cost.qos", "io.cost.model"] {
+        std::fs::write(machine.file("", file), "").unwrap();
+    }
+    machine.come(1);
+    machine.follow(0);
+    let scheduler = machine.sys.0.path().join("devices/sda/queue/scheduler");
+    std::fs::write(scheduler, "[none] bfq\n").unwrap();
+    assert_eq!(machine.controller(), Some(Controller::IoCost));
+    let busy = Interval {
+        seconds: 0.25,
+        busy: 1.0,
+        used: None,
+        bytes: 60e6,
+        requests: 1000.0,
+        queued: 0.0,
+    };
+    machine.store.write_knob = |cgroup, knob, value| {
+        std::fs::write(cgroup.full_path().join(knob.file()), format!("{value}\n")).unwrap();
+        Ok(())
+    };
+    let root = machine.credits.root.clone();
+    let disk = &mut machine.credits.disks[0];
+    let own = disk.own.as_mut().unwrap();
+    for _ in 0..8 {
+        own.step(true, &busy, &Costs::default());
+        own.apply(&root, &mut machine.store);
+    }
+    assert!(disk.has_own_io_cost());
+    let found = std::fs::read(machine.file("", "io.cost.qos")).unwrap();
+    assert!(!justitia_kernel::io::io_cost_devices(&found).is_empty());
+    machine.follow(60);
+    assert!(!machine.credits.disks[0].io_cost);
 }
 
 /// What the operator has chosen for the disk is not known then.
