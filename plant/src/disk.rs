@@ -49,6 +49,8 @@ pub struct Disk {
     pub requests_per_second: f64,
     /// Whether bytes and requests take time one after the other, or the slower of them counts.
     pub additive: bool,
+    /// What it takes in advance, seconds of its speed: a write cache, or the bucket of a throttled disk (QEMU's takes a tenth of a second).
+    pub ahead: f64,
     /// What schedules it.
     pub scheduler: Scheduler,
 }
@@ -61,6 +63,7 @@ impl Disk {
             bytes_per_second,
             requests_per_second: 1e9,
             additive: false,
+            ahead: 0.0,
             scheduler,
         }
     }
@@ -115,6 +118,8 @@ pub(crate) struct Request {
     pub(crate) thread: Option<usize>,
 }
 
+/// A disk takes what it has room for so many times as fast as it works.
+const TAKES: f64 = 1.3;
 /// Requests that the device takes from all together (tags).
 const TAGS: usize = 64;
 /// A slice of BFQ, seconds of the disk (`slice_async` and budgets of a disk of 60 MB/s are of that order).
@@ -157,6 +162,8 @@ pub(crate) struct Queue {
     lanes: Vec<Lane>,
     device: VecDeque<Request>,
     served: f64,
+    /// Seconds in which it can take requests in advance.
+    link: f64,
     /// Whose slice it is, and how much of it is left.
     slice: (usize, f64),
     leaked: f64,
@@ -164,6 +171,8 @@ pub(crate) struct Queue {
     period: f64,
     virtual_time: f64,
     pub(crate) busy: f64,
+    /// Seconds that requests waited at the disk.
+    pub(crate) waited: f64,
     /// What passed io.cost, seconds of what it hands out.
     pub(crate) spent: f64,
 }
@@ -175,12 +184,14 @@ impl Queue {
             lanes: (0..tenants).map(|_| Lane::default()).collect(),
             device: VecDeque::new(),
             served: 0.0,
+            link: 0.0,
             slice: (0, 0.0),
             leaked: 0.0,
             turn: 0,
             period: 0.0,
             virtual_time: 0.0,
             busy: 0.0,
+            waited: 0.0,
             spent: 0.0,
         }
     }
@@ -250,6 +261,7 @@ impl Queue {
 
     /// One step: returns what passed the limits, which the kernel counts, and what is completed.
     pub(crate) fn step(&mut self, passed: &mut Vec<Request>, completed: &mut Vec<Request>) {
+        self.waited += f64::from(u32::try_from(self.in_flight()).unwrap_or(u32::MAX)) * STEP;
         for lane in &mut self.lanes {
             release(lane, passed);
         }
@@ -258,18 +270,45 @@ impl Queue {
             self.fill();
         }
         self.served += STEP;
+        self.link += STEP;
         while let Some(request) = self.next() {
             let time = self.disk.time(request.size);
-            if self.served < time {
+            let takes = self.taking(time);
+            if self.served < time || self.link < takes {
+                self.busy += if self.served < time {
+                    self.waiting()
+                } else {
+                    0.0
+                };
                 self.device.push_front(request);
                 return;
             }
             self.served -= time;
-            self.busy += time;
+            self.link -= takes;
+            self.busy += takes;
             completed.push(request);
         }
         // What came in this step may have come later in it, and been served in the rest of it.
-        self.served = self.served.min(STEP);
+        self.served = self.served.min(STEP + self.disk.ahead);
+        self.link = self.link.min(STEP);
+    }
+
+    /// For how long the disk is busy with a request of so much work.
+    fn taking(&self, time: f64) -> f64 {
+        if self.disk.ahead > 0.0 {
+            time / TAKES
+        } else {
+            time
+        }
+    }
+
+    /// For how long it is busy with a request that it has no room for yet.
+    fn waiting(&mut self) -> f64 {
+        if self.disk.ahead > 0.0 {
+            std::mem::take(&mut self.link)
+        } else {
+            0.0
+        }
     }
 
     fn next(&mut self) -> Option<Request> {

@@ -32,6 +32,8 @@ pub struct DiskSample {
     pub completed: u64,
     /// Requests under way at its end.
     pub in_flight: u64,
+    /// The same on the mean of the time.
+    pub under_way: f64,
     /// Bytes read and written, per second.
     pub throughput: f64,
 }
@@ -239,12 +241,14 @@ impl Machine {
     /// What the counters say of the time since the last call.
     pub fn sample(&mut self) -> (DiskSample, Vec<TenantSample>) {
         let seconds = self.now - std::mem::replace(&mut self.since, self.now);
+        let waited = std::mem::take(&mut self.queue.waited);
         let disk = DiskSample {
             seconds,
+            in_flight: self.queue.in_flight() as u64,
+            under_way: (waited + self.queue.busy) / seconds,
             busy: (std::mem::take(&mut self.queue.busy) / seconds).min(1.0),
             used: std::mem::take(&mut self.queue.spent) / seconds,
             completed: std::mem::take(&mut self.completed),
-            in_flight: self.queue.in_flight() as u64,
             throughput: std::mem::take(&mut self.bytes) / seconds,
         };
         let tenants = self.tenants.iter_mut().map(|tenant| {

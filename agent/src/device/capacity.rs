@@ -2,11 +2,12 @@
 //!
 //! io.cost divides what it hands out, and nothing beyond. A hair below what the disk can do weights hold exactly; a few per cent
 //! above they hold hardly at all: requests wait at the disk and not before it, and a tenant with few of them gives away what its weight
-//! gives it. That lasts until the disk's queue has been empty. So the rate follows the disk from below. What tenants do not use of the rate while the
-//! disk has requests all the time is what it cannot do.
+//! gives it. That lasts until the disk's queue has been empty. So the rate follows the disk from below. What of the rate is not completed while the
+//! disk is busy is what it cannot do, and a queue that fills there says so first.
 
 use super::disk_sampler::{BUSY, Interval, LOOKED_AT};
 use super::prices::{Costs, Prices, Sums};
+use super::weights::Contention;
 
 /// The rate is this part of what the disk did when it was the bottleneck,
 const BELOW: f64 = 0.99;
@@ -22,8 +23,15 @@ const MEASURED: f64 = 1.0;
 const MUCH: f64 = 0.25;
 /// Of what is missing so much is forgotten a second: tenants that pause leave gaps.
 const FORGOTTEN: f64 = 0.002;
-/// The rate is raised by this part first, and by twice the last part each time after.
-const STEP: f64 = 0.02;
+/// The rate is raised by this part, for a moment: the more at once, the sooner it shows whether the disk can do it, and the shorter weights do
+/// not hold if it cannot (as BBR looks for bandwidth; Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016).
+const RAISE: f64 = 0.25;
+/// So many seconds: in the first half of it a disk takes in advance what it has room for.
+const RAISED: f64 = 1.0;
+/// Tenants that use less than this part of a raise have no more of it.
+const USED: f64 = 0.5;
+/// A disk that does this part more for a raise, though not all, is measured again.
+const GAIN: f64 = 0.05;
 /// It is raised so many seconds after the disk was the bottleneck, since what it did then may be known badly; after twice as many each
 /// time that a raise has shown nothing,
 const HOLD: f64 = 2.0;
@@ -33,14 +41,12 @@ const MOST_HOLD: f64 = 256.0;
 const RESTS: f64 = 0.7;
 /// What is usual is what was so in about so many seconds.
 const USUALLY: f64 = 8.0;
-/// Between two raises are so many seconds: what a disk takes in advance, or its queue, is filling.
-const FILLING: f64 = 2.0;
 /// Tenants that leave more than this part of the rate unused do not need a higher one.
 const UNUSED: f64 = 0.25;
-/// Where it still rests, so many; and where it rested and does no more, the raise is taken back after so many.
-const RESTING: f64 = 0.5;
-/// A raise of more than this is another disk than before.
-const ANOTHER: f64 = 0.25;
+/// Requests wait at the disk where there are so many times as many as there need to be: its queue is filling, although nothing is missing yet.
+const WAITS: f64 = 3.0;
+/// How many there are at least is forgotten within about so many seconds.
+const REMEMBERED: f64 = 20.0;
 /// At once the rate falls to this part of itself at most.
 const FALL: f64 = 0.5;
 
@@ -50,8 +56,42 @@ enum Phase {
     Empties(f64),
     /// The rate stands for so many seconds more.
     Holds(f64),
-    /// It was raised so many seconds ago.
-    Raised(f64),
+    /// It is raised, for a moment.
+    Raised(Raised),
+}
+
+/// What was used of a raised rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Raised {
+    /// For how long, seconds.
+    seconds: f64,
+    /// For how long it counts, and how much was used then, seconds of the rate: by then a disk has taken in advance what it has room for.
+    counts: f64,
+    used: f64,
+}
+
+impl Raised {
+    fn and(self, seen: &Interval) -> Self {
+        let seconds = if self.seconds < RAISED / 2.0 {
+            0.0
+        } else {
+            seen.seconds
+        };
+        Self {
+            seconds: self.seconds + seen.seconds,
+            counts: self.counts + seconds,
+            used: self.used + seen.used.unwrap_or(1.0) * seconds,
+        }
+    }
+
+    /// The part of the raised rate; 1 before any is known.
+    fn used(&self) -> f64 {
+        if self.counts > 0.0 {
+            self.used / self.counts
+        } else {
+            1.0
+        }
+    }
 }
 
 /// The capacity of one disk.
@@ -65,14 +105,16 @@ struct Capacity {
     missing: f64,
     /// What it did since.
     since: Sums,
-    /// How long the rate stands when the disk is the bottleneck next, seconds.
+    /// How long the rate stands next, seconds.
     hold: f64,
     /// How busy the disk was in the last second, and usually is while the rate stands.
     busy: Option<[f64; 2]>,
-    /// By which part it is raised next.
-    step: f64,
-    /// By which factor it has been raised since the disk was the bottleneck.
-    raised: f64,
+    /// How many requests were at the disk in the last second, and at least are.
+    queue: Option<[f64; 2]>,
+    /// What was used of io.cost, and what came to the disk, seconds of the disk: with the journal, which passes io.cost.
+    paid: [f64; 2],
+    /// The part of the rate that was completed in the last second.
+    did: f64,
 }
 
 impl Capacity {
@@ -87,26 +129,58 @@ impl Capacity {
             since: Sums::default(),
             hold: HOLD,
             busy: None,
-            step: STEP,
-            raised: 1.0,
+            queue: None,
+            paid: [did; 2],
+            did: 1.0,
         }
     }
 
     /// What io.cost is to hand out, a second.
     #[must_use]
     fn rate(&self) -> Prices {
-        self.prices.part(match self.phase {
+        self.prices.part(self.handed_out())
+    }
+
+    /// The same, seconds of the disk.
+    fn handed_out(&self) -> f64 {
+        match self.phase {
             Phase::Empties(_) => EMPTYING * self.rate,
-            Phase::Holds(_) | Phase::Raised(_) => self.rate,
-        })
+            Phase::Holds(_) => self.rate,
+            Phase::Raised(_) => (1.0 + RAISE) * self.rate,
+        }
+    }
+
+    /// The interval with what was completed of the rate as used. The kernel sums up what is used fifty milliseconds late, and before it is done.
+    fn completed(&mut self, seen: &Interval) -> Interval {
+        let handed_out = self.handed_out();
+        let completed = self.prices.cost(seen.bytes, seen.requests);
+        let size = seen.bytes / seen.requests.max(1.0);
+        let queued = self.prices.cost(size, 1.0) * seen.queued;
+        let kept = (-seen.seconds / USUALLY).exp();
+        if let Some(used) = seen.used {
+            let (used, passed) = (
+                used * handed_out * seen.seconds,
+                completed * seen.seconds + queued,
+            );
+            let [paid, all] = self.paid;
+            self.paid = [kept * paid + used, kept * all + passed.max(0.0)];
+        }
+        let [paid, all] = self.paid;
+        let used = completed / handed_out * (paid / all).min(1.0);
+        self.did += (used - self.did) * (1.0 - (-seen.seconds / MEASURED).exp());
+        Interval {
+            used: seen.used.map(|_| used),
+            ..*seen
+        }
     }
 
     /// Takes in an interval in which tenants contended.
     fn step(&mut self, seen: &Interval, learnt: Prices) {
-        let rests = seen.busy < BUSY;
-        let left = |time: f64| time - seen.seconds;
+        let seen = &self.completed(seen);
+        let left = |time: f64| (time - seen.seconds).max(0.0);
+        let waits = self.waits(seen);
         if let Phase::Empties(time) = self.phase {
-            self.phase = match rests || left(time) <= 0.0 {
+            self.phase = match !waits && seen.busy < BUSY || left(time) == 0.0 {
                 true => Phase::Holds(self.hold),
                 false => Phase::Empties(left(time)),
             };
@@ -114,24 +188,74 @@ impl Capacity {
         }
         let misses = self.misses(seen);
         let rests_more = self.rests_more(seen);
-        let unused = seen.used.is_some_and(|used| used < 1.0 - UNUSED);
+        let needed = seen.used.is_none_or(|used| used >= 1.0 - UNUSED);
         self.phase = match self.phase {
-            _ if misses => self.fall(learnt),
+            Phase::Raised(raised) => self.try_raised(seen, misses, raised),
+            _ if misses => {
+                let (stood, did) = (self.learn(learnt), self.since.used());
+                self.fall(stood, did)
+            }
+            _ if waits && self.missing <= MISSING => self.fall(self.rate, self.did),
             Phase::Holds(time)
-                if unused || !rests_more && (left(time) > 0.0 || self.missing > 0.0) =>
+                if needed && (rests_more || left(time) == 0.0 && self.missing == 0.0) =>
             {
-                Phase::Holds(left(time).max(0.0))
+                Phase::Raised(Raised::default())
             }
-            Phase::Raised(ago) if unused || !self.may_raise(ago + seen.seconds, rests_more) => {
-                Phase::Raised(ago + seen.seconds)
-            }
-            _ => self.raise(),
+            Phase::Holds(time) => Phase::Holds(left(time)),
+            Phase::Empties(_) => self.phase,
         };
     }
 
-    /// Whether the rate is raised once more, so many seconds after the last time.
-    fn may_raise(&self, ago: f64, rests_more: bool) -> bool {
-        self.missing == 0.0 && ago >= if rests_more { RESTING } else { FILLING }
+    /// The raise stands, and is followed by another, if tenants use it.
+    fn try_raised(&mut self, seen: &Interval, misses: bool, raised: Raised) -> Phase {
+        let now = raised.and(seen);
+        if misses {
+            let measured = self.since.seconds >= MEASURED;
+            let gain = match measured {
+                true => self.gain(self.since.used()),
+                false => self.gain(seen.used.unwrap_or(1.0)),
+            };
+            return match gain > 1.0 + GAIN {
+                true if measured => self.raise(gain),
+                true => Phase::Raised(now),
+                false => self.take_back(),
+            };
+        }
+        if now.seconds < RAISED {
+            return Phase::Raised(now);
+        }
+        match now.used() * (1.0 + RAISE) >= 1.0 + USED * RAISE {
+            true => self.raise(1.0 + RAISE),
+            false => self.take_back(),
+        }
+    }
+
+    /// The rate is higher by this factor from now on; whether it can be even higher is tried at once, but after what was measured.
+    fn raise(&mut self, gain: f64) -> Phase {
+        self.rate *= gain;
+        self.hold = HOLD;
+        match gain < 1.0 + RAISE {
+            true => self.empty(),
+            false => Phase::Raised(Raised::default()),
+        }
+    }
+
+    /// Nothing came of it.
+    fn take_back(&mut self) -> Phase {
+        self.hold = (2.0 * self.hold).min(MOST_HOLD);
+        self.empty()
+    }
+
+    /// By which factor the rate can be higher, by what the disk did of a raised one.
+    fn gain(&self, used: f64) -> f64 {
+        BELOW * (1.0 + RAISE) * used
+    }
+
+    /// The disk's queue is to be empty.
+    fn empty(&mut self) -> Phase {
+        (self.missing, self.since) = (0.0, Sums::default());
+        self.busy = self.busy.map(|[_, usually]| [usually; 2]);
+        Phase::Empties(MOST_EMPTYING)
     }
 
     /// Whether the disk is less busy than it usually is where the rate stands: it has got faster, or its requests cheaper.
@@ -148,23 +272,27 @@ impl Capacity {
         lately < RESTS * usually
     }
 
-    /// Whether the disk usually rests now and then where the rate stands. Then it is too high if it never does, however little is missing.
-    fn usually_rests(&self) -> bool {
-        self.busy.is_some_and(|[_, usually]| usually < BUSY)
+    /// Whether requests wait at the disk, where their weights do not count.
+    fn waits(&mut self, seen: &Interval) -> bool {
+        let now = seen.under_way.max(1.0);
+        let [lately, least] = self.queue.unwrap_or([now; 2]);
+        let empties = matches!(self.phase, Phase::Empties(_));
+        let lately = match empties {
+            true => now,
+            false => lately + (now - lately) * (1.0 - (-seen.seconds / MEASURED).exp()),
+        };
+        let least = (least * (seen.seconds / REMEMBERED).exp()).min(lately);
+        self.queue = Some([lately, least]);
+        (empties || seen.busy >= BUSY) && lately > WAITS * least
     }
 
     /// Whether the disk cannot do what is handed out.
     fn misses(&mut self, seen: &Interval) -> bool {
-        let raised = matches!(self.phase, Phase::Raised(_));
         let Some(used) = seen.used else {
             return false;
         };
-        let missed = match raised && self.usually_rests() {
-            true => MISSING / RESTING,
-            false => 1.0 - used - FORGOTTEN,
-        };
-        let missed = missed * seen.seconds;
-        self.missing = match seen.busy < BUSY {
+        let missed = (seen.busy - used - FORGOTTEN) * seen.seconds;
+        self.missing = match seen.busy < LOOKED_AT {
             true => 0.0,
             false => (self.missing + missed).max(0.0),
         };
@@ -173,44 +301,27 @@ impl Capacity {
             return false;
         }
         self.since.add(seen);
-        let known = self.returns() || self.since.seconds >= MEASURED;
+        let raised = matches!(self.phase, Phase::Raised(_));
+        let known = raised || self.since.seconds >= MEASURED;
         self.missing > MUCH || (self.missing > MISSING && known)
     }
 
-    /// Whether the rate has been raised, and by so little that it stood right before.
-    fn returns(&self) -> bool {
-        matches!(self.phase, Phase::Raised(_)) && self.raised <= 1.0 + ANOTHER
-    }
-
-    /// The disk is the bottleneck.
-    fn fall(&mut self, learnt: Prices) -> Phase {
-        if self.returns() {
-            self.rate /= self.raised;
-            self.hold = (2.0 * self.hold).min(MOST_HOLD);
-        } else {
-            self.fall_to_what_it_did(learnt);
+    /// The disk is the bottleneck, and did this part of the rate, which is `stood` by now. That requests are dear is known at once; one that does
+    /// less than it usually does may do so for a moment.
+    fn fall(&mut self, stood: f64, did: f64) -> Phase {
+        let did = did.min(1.0);
+        self.rate = (BELOW * stood * did).max(FALL * stood.min(1.0));
+        if did < 1.0 - GAIN {
             self.hold = HOLD;
         }
-        (self.missing, self.since) = (0.0, Sums::default());
-        self.busy = self.busy.map(|[_, usually]| [usually; 2]);
-        (self.step, self.raised) = (STEP, 1.0);
-        Phase::Empties(MOST_EMPTYING)
+        self.empty()
     }
 
-    /// Prices may have been learnt better since: then what the rate is of has changed.
-    fn fall_to_what_it_did(&mut self, learnt: Prices) {
-        let did = self.since.did(&self.prices, self.rate).min(1.0);
+    /// What the rate is by prices that have been learnt better since.
+    fn learn(&mut self, learnt: Prices) -> f64 {
         let stood = self.rate * self.since.cost(&learnt) / self.since.cost(&self.prices);
-        // That requests are dear is known by now; a disk that does less than it usually does may do so for a moment.
-        self.rate = (BELOW * stood * did).max(FALL * stood.min(1.0));
-        self.prices = learnt;
-    }
-
-    fn raise(&mut self) -> Phase {
-        self.rate *= 1.0 + self.step;
-        self.raised *= 1.0 + self.step;
-        self.step = (2.0 * self.step).min(1.0);
-        Phase::Raised(0.0)
+        (self.prices, self.paid) = (learnt, [stood; 2]);
+        stood
     }
 }
 
@@ -218,7 +329,7 @@ impl Capacity {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rate {
     capacity: Option<Capacity>,
-    /// What the disk did in the intervals in which it was busy, since it last rested.
+    /// What the disk did while it was busy, since contention began.
     completed: Sums,
     /// For how long it has had requests and completed none, seconds.
     silent: f64,
@@ -227,7 +338,7 @@ pub struct Rate {
 impl Rate {
     /// Takes in an interval. What a disk does that completes nothing shows once it does: so the rate does not move while it stands still, when
     /// a write of a model would wait for it.
-    pub fn step(&mut self, contended: bool, seen: &Interval, costs: &Costs) {
+    pub fn step(&mut self, contention: Contention, seen: &Interval, costs: &Costs) {
         if seen.busy >= BUSY && seen.requests <= 0.0 {
             self.silent += seen.seconds;
             return;
@@ -235,7 +346,7 @@ impl Rate {
         let silent = std::mem::take(&mut self.silent);
         let part = seen.seconds / (seen.seconds + silent);
         self.take_in(
-            contended,
+            contention,
             &Interval {
                 seconds: seen.seconds + silent,
                 bytes: seen.bytes * part,
@@ -247,23 +358,29 @@ impl Rate {
         );
     }
 
-    fn take_in(&mut self, contended: bool, seen: &Interval, costs: &Costs) {
-        if let (Some(capacity), true) = (&mut self.capacity, contended) {
+    fn take_in(&mut self, contention: Contention, seen: &Interval, costs: &Costs) {
+        let engaged = contention == Contention::Engaged;
+        if let (Some(capacity), true) = (&mut self.capacity, engaged) {
             capacity.step(seen, costs.prices().unwrap_or(capacity.prices));
             return;
         }
         self.capacity = None;
-        if seen.busy < LOOKED_AT {
+        if contention == Contention::None || seen.busy < LOOKED_AT {
             self.completed = Sums::default();
-        }
-        if seen.busy < BUSY {
             return;
         }
         if self.completed.seconds >= 2.0 * MEASURED {
             self.completed.halve();
         }
-        self.completed.add(seen);
-        if contended && self.completed.seconds >= MEASURED && self.completed.bytes > 0.0 {
+        // It rests for moments.
+        let busy = seen.busy * seen.seconds;
+        self.completed.add(&Interval {
+            seconds: busy,
+            bytes: seen.bytes / seen.busy,
+            requests: seen.requests / seen.busy,
+            ..*seen
+        });
+        if engaged && self.completed.seconds >= MEASURED && self.completed.bytes > 0.0 {
             let of_bytes = Prices {
                 bytes: self.completed.bytes / self.completed.seconds,
                 requests: f64::INFINITY,

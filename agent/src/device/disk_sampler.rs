@@ -20,6 +20,8 @@ pub struct DiskStat {
     pub in_flight: u64,
     /// Time with any request under way, milliseconds.
     pub busy: u64,
+    /// The same, times how many were.
+    pub waited: u64,
     /// Sectors read and written, 512 bytes each.
     pub sectors: u64,
 }
@@ -37,6 +39,7 @@ impl DiskStat {
             completed: at(0)? + at(4)?,
             in_flight: at(8)?,
             busy: at(9)?,
+            waited: at(10)?,
             sectors: at(2)? + at(6)?,
         })
     }
@@ -64,6 +67,8 @@ pub struct Interval {
     pub requests: f64,
     /// By how many requests more were under way at its end than at its beginning.
     pub queued: f64,
+    /// How many were under way, on the mean.
+    pub under_way: f64,
 }
 
 impl Interval {
@@ -139,6 +144,7 @@ fn interval(seconds: f64, before: &DiskStat, stat: &DiskStat) -> Option<Interval
         bytes: per_second(stat.sectors, before.sectors) * SECTOR,
         requests: per_second(stat.completed, before.completed),
         queued: to_f64(stat.in_flight) - to_f64(before.in_flight),
+        under_way: per_second(stat.waited, before.waited) / 1000.0,
     })
 }
 
@@ -238,7 +244,7 @@ mod tests {
             (interval, sampler.is_gone())
         };
         assert_eq!(sample(0.0), (None, false), "the first sample");
-        let later = "  100 5 800 40 220 9 3210 90 14 5100 130 3 0 24 1 7 2\n";
+        let later = "  100 5 800 40 220 9 3210 90 14 5100 140 3 0 24 1 7 2\n";
         std::fs::write(&path, later).unwrap();
         let (interval, failed) = sample(0.25);
         let expected = Interval {
@@ -248,6 +254,7 @@ mod tests {
             bytes: 10.0 * SECTOR / 0.25,
             requests: 20.0 / 0.25,
             queued: 2.0,
+            under_way: 0.04,
         };
         assert_eq!(interval, Some(expected));
         assert!(!failed);

@@ -61,8 +61,6 @@ pub(super) struct Sums {
     requests: f64,
     /// Of what io.cost handed out, seconds.
     used: f64,
-    /// By how many requests more were under way at the end.
-    queued: f64,
 }
 
 impl Sums {
@@ -71,7 +69,6 @@ impl Sums {
         self.bytes += seen.bytes * seen.seconds;
         self.requests += seen.requests * seen.seconds;
         self.used += seen.used.unwrap_or(0.0) * seen.seconds;
-        self.queued += seen.queued;
     }
 
     /// Forgets half.
@@ -81,7 +78,6 @@ impl Sums {
             bytes: self.bytes / 2.0,
             requests: self.requests / 2.0,
             used: self.used / 2.0,
-            queued: self.queued / 2.0,
         };
     }
 
@@ -90,11 +86,9 @@ impl Sums {
         prices.cost(self.bytes, self.requests) / self.seconds
     }
 
-    /// The part of this rate that the disk did for tenants: what they used, and of what was under way before.
-    pub(super) fn did(&self, prices: &Prices, rate: f64) -> f64 {
-        let size = self.bytes / self.requests.max(1.0);
-        let before = prices.cost(size, 1.0) * (-self.queued).max(0.0) / rate;
-        (self.used + before) / self.seconds
+    /// The part of what io.cost handed out that was used.
+    pub(super) fn used(&self) -> f64 {
+        self.used / self.seconds
     }
 }
 

@@ -185,3 +185,37 @@ fn it_writes_little() {
     let per_minute = to_f64(machine.rates) / 5.0;
     assert!(per_minute < 10.0, "{per_minute} models a minute");
 }
+
+/// A write cache, or the bucket of a throttled disk. A few requests are all at the disk once the rate is a hair too high.
+#[test]
+fn weights_hold_on_a_disk_that_takes_requests_in_advance() {
+    println!(
+        "| takes in advance, ms | queue depth | PV | total, MB/s | worst second of the heaviest, of its part |"
+    );
+    println!("|---|---|---|---|---|");
+    for (ahead, depth) in [0.0, 0.03, 0.1, 0.3]
+        .map(|ahead| [(ahead, 4), (ahead, 16)])
+        .concat()
+    {
+        let disk = Disk {
+            ahead,
+            ..undivided(60.0)
+        };
+        let machine = Controlled::new(disk, Memory::guest(), &FOUR, 1, Acts::Capacity);
+        let mut machine = all(machine, Work::direct(depth, 65536.0));
+        let (pv, total) = machine.window(6.0, 15.0);
+        let part = |got: Vec<f64>| got[3] / got.iter().sum::<f64>() * 15.0 / 8.0;
+        let seconds = (0..60).map(|_| part(machine.measure(1.0)));
+        let worst = seconds.fold(f64::INFINITY, f64::min);
+        println!(
+            "| {} | {depth} | {pv:.2} | {total:.1} | {worst:.2} |",
+            ahead * 1e3
+        );
+        assert!(pv <= 0.1, "{ahead} s ahead, {depth} requests: {pv}");
+        assert!(
+            total >= 0.98 * 60.0,
+            "{ahead} s ahead, {depth} requests: {total}"
+        );
+        assert!(worst >= 0.5, "{ahead} s ahead, {depth} requests: {worst}");
+    }
+}

@@ -205,6 +205,7 @@ impl Controlled {
             seconds: disk.seconds,
             busy: disk.busy,
             used: Some(disk.used),
+            under_way: disk.under_way,
             queued: in_flight - std::mem::replace(&mut self.in_flight, in_flight),
             bytes: disk.throughput,
             requests: to_f64(disk.completed) / disk.seconds,
@@ -212,7 +213,8 @@ impl Controlled {
     }
 
     fn follow_capacity(&mut self, interval: &Interval) {
-        self.io_cost.step(self.law.engaged(), interval, &self.costs);
+        self.io_cost
+            .step(self.law.contention(), interval, &self.costs);
         let rate = self.io_cost.handed_out();
         self.rates += u64::from(rate != self.rate);
         self.rate = rate;

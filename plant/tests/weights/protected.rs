@@ -4,7 +4,7 @@ use justitia_plant::{Kind, Memory, Work};
 
 use super::capacity::undivided;
 use super::controlled::{Acts, Controlled, bfq};
-use super::misallocated;
+use super::{distribution, misallocated, seeds};
 
 /// Reads 16 KiB, one after the other, with a pause of so many seconds between two.
 fn careful(think: f64) -> Work {
@@ -73,16 +73,18 @@ fn a_heavy_writer_that_waits_seldom_has_no_more_than_its_part() {
         ("undivided", undivided(30.0), Acts::Capacity),
     ] {
         for pace in [24e6, 27e6, 35e6] {
-            let mut machine = Controlled::new(disk, Memory::guest(), &weights, 1, acts);
-            machine.machine.set_all(Work {
-                think: 65536.0 / pace,
-                ..Work::buffered()
-            });
-            machine.run(20.0);
-            let got = machine.measure(60.0);
-            let wrong = misallocated(&got, &weights);
-            println!("{what}, {pace:.0}: {got:.0?}, {wrong:.3} in wrong hands");
-            assert!(wrong < 0.06, "{what}, {pace}: {got:?}");
+            let of = |seed| {
+                let mut machine = Controlled::new(disk, Memory::guest(), &weights, seed, acts);
+                machine.machine.set_all(Work {
+                    think: 65536.0 / pace,
+                    ..Work::buffered()
+                });
+                machine.run(20.0);
+                misallocated(&machine.measure(60.0), &weights)
+            };
+            let (wrong, worst) = distribution((1..=seeds(5)).map(of).collect());
+            println!("{what}, {pace:.0}: {wrong:.3}, at most {worst:.3} in wrong hands");
+            assert!(wrong < 0.08, "{what}, {pace}: {wrong}");
         }
     }
 }

@@ -14,24 +14,35 @@ fn can(bytes: f64) -> Capacity {
 
 /// A second of a disk, in quarters: how busy, what it completed, by how many requests of 256 KiB its queue grew.
 fn second(capacity: &mut Capacity, busy: f64, bytes: f64, queued: f64) {
-    for _ in 0..4 {
-        capacity.step(
-            &Interval {
-                seconds: 0.25,
-                busy,
-                used: Some((bytes + 262_144.0 * queued) * 1e-6 / rate(capacity)),
-                bytes,
-                requests: bytes / 262_144.0,
-                queued: queued / 4.0,
-            },
-            disk(60e6),
-        );
+    (0..4).for_each(|_| quarter(capacity, busy, bytes, queued));
+}
+
+/// A quarter of it.
+fn quarter(capacity: &mut Capacity, busy: f64, bytes: f64, queued: f64) {
+    capacity.step(&looked(capacity, busy, bytes, queued), disk(60e6));
+}
+
+fn looked(capacity: &Capacity, busy: f64, bytes: f64, queued: f64) -> Interval {
+    Interval {
+        seconds: 0.25,
+        busy,
+        used: Some((bytes + 262_144.0 * queued) * 1e-6 / rate(capacity)),
+        bytes,
+        requests: bytes / 262_144.0,
+        queued: queued / 4.0,
+        under_way: 1.0,
     }
 }
 
 fn seconds(capacity: &mut Capacity, count: u32, busy: f64, bytes: f64) {
     for _ in 0..count {
         second(capacity, busy, bytes, 0.0);
+    }
+}
+
+fn until_raised(capacity: &mut Capacity, bytes: f64) {
+    while !matches!(capacity.phase, Phase::Raised(_)) {
+        quarter(capacity, 0.5, bytes, 0.0);
     }
 }
 
@@ -63,12 +74,10 @@ fn the_queue_is_emptied_first_but_a_disk_may_always_be_busy() {
 fn what_is_missing_while_it_is_busy_it_cannot_do() {
     let mut capacity = can(60e6);
     second(&mut capacity, 0.5, 59.4e6, 0.0);
-    // What goes into its queue is no loss, and tenants that pause leave it idle.
+    // Tenants that pause leave it idle.
     let mut pauses = capacity;
     second(&mut pauses, 0.6, 20e6, 0.0);
     near(rate(&pauses), 59.4);
-    second(&mut capacity, 1.0, 50e6, 9.4e6 / 262_144.0);
-    near(rate(&capacity), 59.4);
     seconds(&mut capacity, 1, 1.0, 50e6);
     second(&mut capacity, 0.5, 40e6, 0.0);
     near(rate(&capacity), 0.99 * 50.0);
@@ -82,9 +91,10 @@ fn what_is_missing_while_it_is_busy_it_cannot_do() {
 fn it_is_raised_now_and_then_and_back_where_nothing_comes_of_it() {
     let mut capacity = can(60e6);
     second(&mut capacity, 0.5, 59.4e6, 0.0);
-    seconds(&mut capacity, 2, 0.5, 59.4e6);
-    near(rate(&capacity), 59.4 * 1.02);
-    seconds(&mut capacity, 2, 1.0, 60e6);
+    until_raised(&mut capacity, 59.4e6);
+    near(rate(&capacity), 59.4 * 1.25);
+    quarter(&mut capacity, 1.0, 60e6, 0.0);
+    near(rate(&capacity), 0.8 * 59.4);
     second(&mut capacity, 0.5, 50e6, 0.0);
     near(rate(&capacity), 59.4);
     let raises_in = |capacity: &mut Capacity| {
@@ -95,7 +105,7 @@ fn it_is_raised_now_and_then_and_back_where_nothing_comes_of_it() {
         })
     };
     let first = raises_in(&mut capacity).unwrap();
-    seconds(&mut capacity, 2, 1.0, 60e6);
+    seconds(&mut capacity, 1, 1.0, 60e6);
     second(&mut capacity, 0.5, 50e6, 0.0);
     let second = raises_in(&mut capacity).unwrap();
     assert!(second > first + first / 2, "{first} s, then {second} s");
@@ -115,13 +125,33 @@ fn what_a_disk_can_do_is_known_though_it_rests_for_moments() {
                 bytes: 60e6 * busy,
                 requests: 1000.0 * busy,
                 queued: 0.0,
+                under_way: 1.0,
             };
-            rate.step(true, &seen, &Costs::default());
+            rate.step(Contention::Engaged, &seen, &Costs::default());
         }
         rate.handed_out().map(|rate| rate.bytes)
     };
     near(rests(0.9).unwrap(), 59.4e6);
     assert_eq!(rests(0.5), None);
+}
+
+/// A rate that is too high by a hair fills the disk's queue long before anything is missing.
+#[test]
+fn a_queue_that_fills_is_emptied() {
+    let mut capacity = can(60e6);
+    second(&mut capacity, 0.5, 59.4e6, 0.0);
+    let mut fills = |under_way: f64| {
+        for _ in 0..3 {
+            let seen = Interval {
+                under_way,
+                ..looked(&capacity, 1.0, 59.3e6, 0.0)
+            };
+            capacity.step(&seen, disk(60e6));
+        }
+        rate(&capacity)
+    };
+    near(fills(2.0), 59.4);
+    near(fills(40.0), 0.8 * 0.99 * 59.3);
 }
 
 /// Tenants that wait a little, on a disk that could do more, use no more of a higher rate.
@@ -140,13 +170,31 @@ fn a_rate_that_is_not_used_is_not_raised() {
 }
 
 #[test]
-fn a_disk_that_got_faster_is_followed_in_ever_larger_steps() {
+fn a_disk_that_got_faster_is_followed() {
     let mut capacity = can(6e6);
     for _ in 0..30 {
         let given = rate(&capacity) * 1e6;
         second(&mut capacity, 0.5, given, 0.0);
     }
     assert!(rate(&capacity) > 60.0, "{}", rate(&capacity));
+}
+
+/// By less than a raise: then it is measured what it can do.
+#[test]
+fn a_disk_that_got_a_little_faster_is_measured_again() {
+    let mut capacity = can(54e6);
+    second(&mut capacity, 0.5, 53e6, 0.0);
+    until_raised(&mut capacity, 53.46e6);
+    seconds(&mut capacity, 1, 1.0, 60e6);
+    near(rate(&capacity), 0.8 * 59.4);
+    // What it takes in advance is nothing that it can do.
+    let mut advance = can(60e6);
+    second(&mut advance, 0.5, 59.4e6, 0.0);
+    until_raised(&mut advance, 59.4e6);
+    quarter(&mut advance, 1.0, 74e6, 0.0);
+    quarter(&mut advance, 1.0, 68e6, 0.0);
+    quarter(&mut advance, 1.0, 60e6, 0.0);
+    near(rate(&advance), 0.8 * 59.4);
 }
 
 #[test]
@@ -158,11 +206,12 @@ fn while_a_disk_stands_still_the_rate_does_not_move() {
         bytes,
         requests: bytes / 262_144.0,
         queued: 0.0,
+        under_way: 1.0,
     };
     let (mut rate, mut costs) = (Rate::default(), Costs::default());
     costs.step(true, &interval(1.0, 60e6), false);
     let mut step = |busy, bytes, looks| {
-        (0..looks).for_each(|_| rate.step(true, &interval(busy, bytes), &costs));
+        (0..looks).for_each(|_| rate.step(Contention::Engaged, &interval(busy, bytes), &costs));
         rate.handed_out().unwrap().bytes / 1e6
     };
     step(1.0, 60e6, 4);
@@ -184,6 +233,7 @@ fn once_requests_are_known_to_be_dear_the_rate_is_of_that() {
         bytes: 2000.0 * 4096.0,
         requests: 2000.0,
         queued: 0.0,
+        under_way: 1.0,
     };
     let learnt = Prices {
         bytes: 60e6,

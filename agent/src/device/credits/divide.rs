@@ -218,7 +218,7 @@ impl DiskCredits {
             .step(weighted.engaged(), interval, self.own.is_some());
         tracing::trace!(disk = self.disk.name, ?looked, ?used, ?corrected, "weights");
         if let Some(own) = &mut self.own {
-            own.step(weighted.engaged(), interval, &self.costs);
+            own.step(weighted.contention(), interval, &self.costs);
             tracing::trace!(disk = self.disk.name, ?own, "io.cost");
         }
         // One that has gone since it was measured may have left its number to another.

@@ -15,6 +15,7 @@ use crate::device::capacity::Rate;
 use crate::device::disk_sampler::Interval;
 use crate::device::ours::{ours_to_write, still_stands, told};
 use crate::device::prices::{Costs, Prices};
+use crate::device::weights::Contention;
 use crate::knobs::KnobStore;
 
 /// A rate that would move by less than this part stays: each write of a model waits until the disk's queue is empty.
@@ -45,9 +46,9 @@ impl OwnIoCost {
         self.standing.is_some()
     }
 
-    /// Takes in an interval; `contended` says whether weights are corrected.
-    pub(super) fn step(&mut self, contended: bool, seen: &Interval, costs: &Costs) {
-        self.rate.step(contended, seen, costs);
+    /// Takes in an interval.
+    pub(super) fn step(&mut self, contention: Contention, seen: &Interval, costs: &Costs) {
+        self.rate.step(contention, seen, costs);
     }
 
     /// Enables io.cost, moves its rate, or gives both lines back.

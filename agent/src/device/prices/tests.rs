@@ -8,6 +8,7 @@ fn quarter(bytes: f64, requests: f64) -> Interval {
         bytes,
         requests,
         queued: 0.0,
+        under_way: 1.0,
     }
 }
 

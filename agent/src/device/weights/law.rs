@@ -60,6 +60,17 @@ pub struct Looked {
     pub busy: f64,
 }
 
+/// Whether tenants contend for a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contention {
+    /// They do not.
+    None,
+    /// Since too short a time to act.
+    Begins,
+    /// They do, and weights are corrected.
+    Engaged,
+}
+
 /// A tenant's interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Used {
@@ -153,6 +164,16 @@ impl Law {
     #[must_use]
     pub fn engaged(&self) -> bool {
         self.contended >= ENGAGE_AFTER
+    }
+
+    /// Whether tenants contend.
+    #[must_use]
+    pub fn contention(&self) -> Contention {
+        match self.contended {
+            _ if self.engaged() => Contention::Engaged,
+            seconds if seconds > 0.0 => Contention::Begins,
+            _ => Contention::None,
+        }
     }
 
     /// No weight could be set: what was not corrected meanwhile is not made up for.

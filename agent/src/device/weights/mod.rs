@@ -8,7 +8,7 @@ mod law;
 mod weighted;
 
 pub use actuator::Controller;
-pub use law::{Corrected, Law, Looked, MOST_CORRECTION, Used};
+pub use law::{Contention, Corrected, Law, Looked, MOST_CORRECTION, Used};
 pub use weighted::{Change, Weighted};
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use justitia_kernel::knob::{Knob, read_raw};
 use justitia_share::{Demand, NodeId, Tree};
 
 use super::actuator::Controller;
-use super::law::{Corrected, Law, Looked, Used};
+use super::law::{Contention, Corrected, Law, Looked, Used};
 use crate::device::ours::{ours_to_write, still_stands, told};
 use crate::knobs::{KnobStore, WriteOutcome};
 
@@ -64,6 +64,12 @@ impl Weighted {
     #[must_use]
     pub fn engaged(&self) -> bool {
         self.law.engaged()
+    }
+
+    /// See [`Law::contention`].
+    #[must_use]
+    pub fn contention(&self) -> Contention {
+        self.law.contention()
     }
 
     /// See [`Law::part`].

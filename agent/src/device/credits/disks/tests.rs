@@ -14,7 +14,7 @@ use super::*;
 use crate::config::Config;
 use crate::device::disk::DiskIdentity;
 use crate::device::tests::Sys;
-use crate::device::weights::{Controller, Weighted, a_line_is_written};
+use crate::device::weights::{Contention, Controller, Weighted, a_line_is_written};
 use crate::knobs::WriteOutcome;
 
 const NUMBER: DevId = DevId { major: 8, minor: 0 };
@@ -244,6 +244,7 @@ fn io_cost_that_is_ours_is_not_found_as_an_operators() {
         bytes: 60e6,
         requests: 1000.0,
         queued: 0.0,
+        under_way: 1.0,
     };
     machine.store.write_knob = |cgroup, knob, value| {
         std::fs::write(cgroup.full_path().join(knob.file()), format!("{value}\n")).unwrap();
@@ -253,7 +254,7 @@ fn io_cost_that_is_ours_is_not_found_as_an_operators() {
     let disk = &mut machine.credits.disks[0];
     let own = disk.own.as_mut().unwrap();
     for _ in 0..8 {
-        own.step(true, &busy, &Costs::default());
+        own.step(Contention::Engaged, &busy, &Costs::default());
         own.apply(&root, &mut machine.store);
     }
     assert!(disk.has_own_io_cost());

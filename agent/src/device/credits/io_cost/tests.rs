@@ -40,7 +40,7 @@ impl Fixture {
     }
 
     /// Seconds in which the disk was busy and completed so many bytes a second.
-    fn busy(&mut self, contended: bool, seconds: u32, bytes: f64) -> Vec<Moved> {
+    fn busy(&mut self, contention: Contention, seconds: u32, bytes: f64) -> Vec<Moved> {
         let interval = Interval {
             seconds: 0.25,
             busy: 1.0,
@@ -48,11 +48,12 @@ impl Fixture {
             bytes,
             requests: bytes / 65536.0,
             queued: 0.0,
+            under_way: 1.0,
         };
         let mut moved = Vec::new();
         for _ in 0..4 * seconds {
             self.costs.step(true, &interval, false);
-            self.own.step(contended, &interval, &self.costs);
+            self.own.step(contention, &interval, &self.costs);
             moved.extend(self.own.apply(&self.root, &mut self.store));
         }
         moved
@@ -70,9 +71,9 @@ impl Fixture {
 #[test]
 fn it_is_enabled_while_tenants_contend_and_given_back_after() {
     let mut fixture = Fixture::new();
-    assert_eq!(fixture.busy(false, 2, 60e6), []);
+    assert_eq!(fixture.busy(Contention::None, 2, 60e6), []);
     assert!(!fixture.own.stands());
-    let moved = fixture.busy(true, 2, 60e6);
+    let moved = fixture.busy(Contention::Engaged, 2, 60e6);
     assert!(fixture.own.stands());
     assert!(
         fixture
@@ -97,7 +98,7 @@ fn it_is_enabled_while_tenants_contend_and_given_back_after() {
         "{}",
         moved[0].why
     );
-    let moved = fixture.busy(false, 1, 60e6);
+    let moved = fixture.busy(Contention::None, 1, 60e6);
     assert_eq!(moved.len(), 2);
     assert_eq!(fixture.reads(QOS), "8:0 enable=0 ctrl=auto\n");
     assert_eq!(fixture.reads(MODEL), "8:0 ctrl=auto\n");
@@ -122,7 +123,7 @@ fn what_its_operator_has_set_is_left_alone() {
     let theirs =
         "8:0 ctrl=user model=linear rbps=1 rseqiops=1 rrandiops=1 wbps=1 wseqiops=1 wrandiops=1\n";
     fixture.write(MODEL, theirs);
-    assert_eq!(fixture.busy(true, 2, 60e6), []);
+    assert_eq!(fixture.busy(Contention::Engaged, 2, 60e6), []);
     assert_eq!(
         (fixture.reads(MODEL), fixture.reads(QOS)),
         (theirs.to_owned(), String::new())
@@ -132,20 +133,24 @@ fn what_its_operator_has_set_is_left_alone() {
 #[test]
 fn what_another_writer_sets_is_left_and_the_rest_given_back() {
     let mut fixture = Fixture::new();
-    fixture.busy(true, 2, 60e6);
+    fixture.busy(Contention::Engaged, 2, 60e6);
     let theirs = "8:0 enable=1 ctrl=auto\n";
     fixture.write(QOS, theirs);
     let moved = fixture.own.audit(&fixture.root, &mut fixture.store);
     assert_eq!(moved.len(), 1, "{moved:?}");
     assert_eq!(fixture.reads(QOS), theirs);
     assert_eq!(fixture.reads(MODEL), "8:0 ctrl=auto\n");
-    assert_eq!(fixture.busy(true, 2, 60e6), [], "it is theirs from now on");
+    assert_eq!(
+        fixture.busy(Contention::Engaged, 2, 60e6),
+        [],
+        "it is theirs from now on"
+    );
 }
 
 #[test]
 fn both_lines_are_in_the_journal() {
     let mut fixture = Fixture::new();
-    fixture.busy(true, 2, 60e6);
+    fixture.busy(Contention::Engaged, 2, 60e6);
     let ledger = std::fs::read_to_string(fixture.dir.path().join("state/ledger")).unwrap();
     for original in ["8:0 enable=0 ctrl=auto", "8:0 ctrl=auto"] {
         assert!(ledger.contains(&format!("{original:?}")), "{ledger}");
