@@ -23,7 +23,7 @@ const MEASURED: f64 = 1.0;
 const MUCH: f64 = 0.25;
 /// Of what is missing so much is forgotten a second: tenants that pause leave gaps.
 const FORGOTTEN: f64 = 0.002;
-/// The rate is raised by this part, for a moment: the more at once, the sooner it shows whether the disk can do it, and the shorter weights do
+/// The rate is raised by this part, and after each raise that stands by twice as much, up to twice the rate; for a moment: the more at once, the sooner it shows whether the disk can do it, and the shorter weights do
 /// not hold if it cannot (as BBR looks for bandwidth; Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016).
 const RAISE: f64 = 0.25;
 /// So many seconds: in the first half of it a disk takes in advance what it has room for.
@@ -105,6 +105,8 @@ struct Capacity {
     missing: f64,
     /// What it did since.
     since: Sums,
+    /// By which part it is raised next.
+    raise: f64,
     /// How long the rate stands next, seconds.
     hold: f64,
     /// How busy the disk was in the last second, and usually is while the rate stands.
@@ -127,6 +129,7 @@ impl Capacity {
             phase: Phase::Empties(MOST_EMPTYING),
             missing: 0.0,
             since: Sums::default(),
+            raise: RAISE,
             hold: HOLD,
             busy: None,
             queue: None,
@@ -146,7 +149,7 @@ impl Capacity {
         match self.phase {
             Phase::Empties(_) => EMPTYING * self.rate,
             Phase::Holds(_) => self.rate,
-            Phase::Raised(_) => (1.0 + RAISE) * self.rate,
+            Phase::Raised(_) => (1.0 + self.raise) * self.rate,
         }
     }
 
@@ -216,7 +219,11 @@ impl Capacity {
                 false => self.gain(seen.used.unwrap_or(1.0)),
             };
             return match gain > 1.0 + GAIN {
-                true if measured => self.raise(gain),
+                true if measured => {
+                    self.rate *= gain;
+                    self.hold = HOLD;
+                    self.empty()
+                }
                 true => Phase::Raised(now),
                 false => self.take_back(),
             };
@@ -224,20 +231,13 @@ impl Capacity {
         if now.seconds < RAISED {
             return Phase::Raised(now);
         }
-        match now.used() * (1.0 + RAISE) >= 1.0 + USED * RAISE {
-            true => self.raise(1.0 + RAISE),
-            false => self.take_back(),
+        if now.used() * (1.0 + self.raise) < 1.0 + USED * self.raise {
+            return self.take_back();
         }
-    }
-
-    /// The rate is higher by this factor from now on; whether it can be even higher is tried at once, but after what was measured.
-    fn raise(&mut self, gain: f64) -> Phase {
-        self.rate *= gain;
+        self.rate *= 1.0 + self.raise;
+        self.raise = (2.0 * self.raise).min(1.0);
         self.hold = HOLD;
-        match gain < 1.0 + RAISE {
-            true => self.empty(),
-            false => Phase::Raised(Raised::default()),
-        }
+        Phase::Raised(Raised::default())
     }
 
     /// Nothing came of it.
@@ -248,12 +248,13 @@ impl Capacity {
 
     /// By which factor the rate can be higher, by what the disk did of a raised one.
     fn gain(&self, used: f64) -> f64 {
-        BELOW * (1.0 + RAISE) * used
+        BELOW * (1.0 + self.raise) * used
     }
 
     /// The disk's queue is to be empty.
     fn empty(&mut self) -> Phase {
         (self.missing, self.since) = (0.0, Sums::default());
+        self.raise = RAISE;
         self.busy = self.busy.map(|[_, usually]| [usually; 2]);
         Phase::Empties(MOST_EMPTYING)
     }
