@@ -192,13 +192,13 @@ pub fn reset(
         .collect())
 }
 
-/// Restores what was left changed; returns what balloons were asked to leave.
+/// Restores what was left changed; returns what balloons were asked to leave, or are to be asked yet.
 fn restore_left(journal: &mut Journal) -> Result<BTreeMap<Process, u64>, JournalError> {
     let restored = journal.restore_all()?;
     log_restored(&restored);
     let asked = |(entry, outcome): &(Entry, Outcome)| {
-        let done = matches!(outcome, Outcome::Restored);
-        Some((entry.process, entry.balloon.filter(|_| done)?))
+        let runs = !matches!(outcome, Outcome::Gone);
+        Some((entry.process, entry.balloon.filter(|_| runs)?))
     };
     Ok(restored.iter().filter_map(asked).collect())
 }
@@ -230,7 +230,7 @@ impl Daemon {
             self.discover();
             self.discovered = Some(Instant::now());
         }
-        self.vms.retain(|_, managed| !managed.vm.seen().is_gone);
+        self.forget_gone();
         let mut seen = Vec::new();
         for (process, managed) in &mut self.vms {
             let answers = std::mem::take(&mut managed.vm.seen().answers);
@@ -274,7 +274,10 @@ impl Daemon {
             };
             let balloons = managed.vm.seen().target.is_some();
             let excess = managed.vm.seen().resident > place.entitled;
-            managed.vm.look(balloons || (!place.heeds && excess));
+            // What lacks memory, or does not give it, is not only asked: it is looked at.
+            managed
+                .vm
+                .look(balloons || place.distress || (!place.heeds && excess));
             let decision = self
                 .plan
                 .decisions
@@ -323,6 +326,18 @@ impl Daemon {
             }
         }
         let _ = sd_notify::notify(&[NotifyState::Ready]);
+    }
+
+    /// Forgets VMs that have ended, and what was noted of them.
+    fn forget_gone(&mut self) {
+        let gone = self.vms.iter().filter(|(_, vm)| vm.vm.seen().is_gone);
+        let gone: Vec<Process> = gone.map(|(process, _)| *process).collect();
+        for process in gone {
+            self.vms.remove(&process);
+            if let Err(error) = lock(&self.common.journal).restore(process) {
+                tracing::warn!(pid = process.pid, "{error}");
+            }
+        }
     }
 
     /// Leaves a VM alone from now on: its balloon becomes what it was.

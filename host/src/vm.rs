@@ -141,6 +141,7 @@ impl Vm {
             look_at: 0,
             own_at: 0,
             was_needed: false,
+            unsent: restored,
         };
         let thread = std::thread::Builder::new().name("vm".into());
         let thread = thread.spawn(move || worker.run(&receiver))?;
@@ -286,6 +287,8 @@ struct Worker {
     own_at: u64,
     /// Whether its statistics were needed at the last turn.
     was_needed: bool,
+    /// What the balloon is to be, if its monitor may not have been told.
+    unsent: Option<u64>,
 }
 
 impl Worker {
@@ -367,6 +370,7 @@ impl Worker {
         };
         let looked = self.balloon(&monitor, needed);
         if let Ok(balloon) = &looked {
+            self.send_again(&monitor, balloon.actual);
             self.settle(balloon.actual);
         }
         let mut seen = lock(&self.seen);
@@ -463,6 +467,23 @@ impl Worker {
         Ok(balloon)
     }
 
+    /// Tells the monitor what it may not have been told: it failed then, and answers now.
+    fn send_again(&mut self, monitor: &Monitor, actual: u64) {
+        let Some(target) = self.unsent.filter(|_| !self.common.observe) else {
+            return;
+        };
+        let sent = match target == actual {
+            true => Ok(()),
+            false => monitor
+                .session()
+                .and_then(|mut session| session.set_balloon(target)),
+        };
+        match sent {
+            Ok(()) => self.unsent = None,
+            Err(error) => tracing::warn!(vm = self.found.name, "{error}"),
+        }
+    }
+
     /// A balloon that was given back, and is as it was, is not ours any more.
     fn settle(&self, actual: u64) {
         let is_back = {
@@ -526,8 +547,9 @@ impl Worker {
                 let set = monitor
                     .session()
                     .and_then(|mut session| session.set_balloon(target));
+                self.unsent = set.is_err().then_some(target);
                 if let Err(error) = set {
-                    tracing::warn!(vm = self.found.name, "{error}");
+                    tracing::warn!(vm = self.found.name, "{error}; it is told again");
                 }
             }
         }

@@ -106,6 +106,48 @@ fn a_stop_signal_restores() {
 }
 
 #[test]
+fn a_balloon_that_could_not_be_given_back_is_given_back_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("refused", None);
+    let balloon = monitor(&directory.path().join("refused.qmp"));
+    let config = SHORT.to_owned() + &vm("refused", directory.path(), &["qmp"]);
+    let _daemon = Daemon::start(directory.path(), &config, false);
+    wait_until("the balloon moves", || {
+        balloon.lock().unwrap().actual <= RAM - 32 * MIB
+    });
+    // Its guest lacks memory, and the monitor does not take the order that gives it back.
+    {
+        let mut now = balloon.lock().unwrap();
+        (now.refuses, now.available) = (1, 0);
+    }
+    wait_until("all of it is given back", || {
+        let now = balloon.lock().unwrap();
+        (now.refuses, now.actual) == (0, RAM)
+    });
+}
+
+#[test]
+fn a_balloon_that_could_not_be_restored_at_the_start_is_restored_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("late", None);
+    let balloon = monitor(&directory.path().join("late.qmp"));
+    let own = vm("late", directory.path(), &["qmp"]);
+    let mut daemon = Daemon::start(directory.path(), &(SHORT.to_owned() + &own), false);
+    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+    daemon.kill();
+    balloon.lock().unwrap().refuses = 1;
+    let config = format!("headroom = \"1MiB\"\n{own}");
+    let mut next = Daemon::start(directory.path(), &config, false);
+    wait_until("it is restored", || {
+        let now = balloon.lock().unwrap();
+        (now.refuses, now.actual) == (0, RAM)
+    });
+    next.stop();
+    let now = balloon.lock().unwrap();
+    assert_eq!((now.actual, now.interval), (RAM, 0));
+}
+
+#[test]
 fn a_signal_has_the_configuration_read_again() {
     let directory = tempfile::tempdir().unwrap();
     let _qemu = Qemu::start("reloaded", None);

@@ -96,12 +96,13 @@ impl RawImage {
         if !fua {
             return write_all(file, buf, off, false);
         }
-        let done = if self.file.has_dsync() {
-            write_all(file, buf, off, true)
-        } else {
-            write_all(file, buf, off, false).and_then(|()| Ok(sync(file)?))
-        };
-        self.file.sync_errors().settle(Sync::Write, done)
+        let errors = self.file.sync_errors();
+        if self.file.has_dsync() {
+            return errors.settle(Sync::Write, write_all(file, buf, off, true));
+        }
+        errors.settle(Sync::Write, write_all(file, buf, off, false))?;
+        // What it fails with says something of earlier writes too.
+        errors.settle(Sync::Flush, sync(file).map_err(io::Error::from))
     }
 
     /// Lets the file system or device make zeroes; [`io::ErrorKind::Unsupported`] when it cannot.

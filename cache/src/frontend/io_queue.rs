@@ -6,7 +6,7 @@ use super::vm::Vm;
 use super::volume::Volume;
 use super::workers::{Job, Workers};
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -169,6 +169,18 @@ impl<C: RequestContext> IoQueue<C> {
             };
             self.executor.submit_disk(vm, Box::new(work));
         }
+    }
+
+    /// Waits until there may be something to collect.
+    pub(crate) fn wait(&self) {
+        if self.may_sleep() {
+            let events = self.events();
+            let events = events.iter().flatten();
+            let mut events: Vec<_> = events.map(|e| PollFd::new(e, PollFlags::IN)).collect();
+            // Interrupted: then there is nothing to collect, and it is called again.
+            let _ = poll(&mut events, None);
+        }
+        self.awake();
     }
 
     /// Called before the thread sleeps: `false` when workers have left something to collect first.

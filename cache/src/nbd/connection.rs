@@ -143,6 +143,18 @@ impl<'a> Connection<'a> {
 
     /// Returns the connection if the next daemon is to go on with it.
     fn serve(mut self) -> io::Result<Option<LeftConnection>> {
+        match self.answer() {
+            Ok(true) => self.leave(),
+            Ok(false) => Ok(None),
+            Err(e) => {
+                self.drain();
+                Err(e)
+            }
+        }
+    }
+
+    /// Answers until the client is gone: `true` if the next daemon is to go on with it.
+    fn answer(&mut self) -> io::Result<bool> {
         loop {
             self.leaving = self.leaving || self.entry.is_leaving();
             self.queue.collect(&mut self.replies);
@@ -154,16 +166,31 @@ impl<'a> Connection<'a> {
             self.send()?;
             let is_answered = self.queue.len() == 0;
             if is_answered && self.leaving && !self.closing {
-                return self.leave();
+                return Ok(true);
             }
             if is_answered && self.closing && self.out.is_empty() {
                 self.transport.close();
-                return Ok(None);
+                return Ok(false);
             }
             // Stopped at a limit, and the replies are sent: go on with what has arrived.
             if !(more_arrived && self.has_capacity()) {
                 self.receive()?;
             }
+        }
+    }
+
+    /// Waits for what is in flight, though nobody wants the answers: a flush that fails is to be remembered, writes are to leave their place in the
+    /// order of writes, and until then the connection counts against the limits of its VM.
+    fn drain(&mut self) {
+        self.transport.shut_down();
+        loop {
+            self.queue.collect(&mut self.replies);
+            self.replies.clear();
+            self.queue.submit();
+            if self.queue.len() == 0 {
+                return;
+            }
+            self.queue.wait();
         }
     }
 

@@ -194,6 +194,12 @@ impl Transport {
         }
     }
 
+    /// Tells the peer at once that the connection has ended.
+    pub(super) fn shut_down(&self) {
+        // The peer may have closed already.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
     /// Waits until the socket can be read (if `read`) or written (if `write`), one of `wakes` is readable, or
     /// the deadline passes (an error of kind [`io::ErrorKind::TimedOut`]).
     pub(super) fn wait(

@@ -173,10 +173,11 @@ impl VhostServer {
             }
         }
         drop(session);
+        // Called again, the path may be another's by now.
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
+            let _ = std::fs::remove_file(&self.path);
         }
-        let _ = std::fs::remove_file(&self.path);
     }
 
     /// Closes it and waits for at most `timeout`.

@@ -164,7 +164,10 @@ impl Kernel {
             let done = cgroup.reclaim(bytes, Some(0));
             let is_unknown = |error: &Error| error.errno() == Some(rustix::io::Errno::INVAL);
             if self.takes_swappiness.is_some() || !done.as_ref().is_err_and(is_unknown) {
-                self.takes_swappiness = Some(true);
+                // What fails in another way, as a cgroup that has gone, says nothing of it.
+                if done.is_ok() {
+                    self.takes_swappiness = Some(true);
+                }
                 return done.or_else(|error| match cgroup.is_root() {
                     true => Err(error),
                     // It has gone.
@@ -280,6 +283,7 @@ mod tests {
         let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
         let mut kernel = Kernel::new(fs, Vec::new()).unwrap();
         assert!(kernel.reclaim(4096).unwrap_err().is_missing());
+        assert_eq!(kernel.takes_swappiness, None);
         let file = dir.path().join("memory.reclaim");
         std::fs::write(&file, "").unwrap();
         kernel.reclaim(4096).unwrap();

@@ -94,6 +94,8 @@ pub(crate) struct Balloon {
     pub(crate) changes: u64,
     /// What its guest has available.
     pub(crate) available: u64,
+    /// How many commands that give memory back are refused from now on.
+    pub(crate) refuses: u64,
 }
 
 /// A monitor that is a thread.
@@ -103,6 +105,7 @@ pub(crate) fn monitor(path: &Path) -> Arc<Mutex<Balloon>> {
         interval: 0,
         changes: 0,
         available: RAM * 3 / 4,
+        refuses: 0,
     }));
     let (listener, state) = (UnixListener::bind(path).unwrap(), Arc::clone(&balloon));
     std::thread::spawn(move || {
@@ -149,6 +152,10 @@ fn answer(request: &Value, balloon: &mut Balloon) -> Value {
             balloon.interval = arguments["value"].as_u64().unwrap();
             balloon.changes += 1;
             json!({})
+        }
+        "balloon" if balloon.refuses > 0 && arguments["value"].as_u64() > Some(balloon.actual) => {
+            balloon.refuses -= 1;
+            return json!({"error": {"class": "GenericError", "desc": "not now"}});
         }
         "balloon" => {
             balloon.actual = arguments["value"].as_u64().unwrap();

@@ -77,6 +77,13 @@ struct Rig {
 
 impl Rig {
     fn new(in_flight: usize) -> Self {
+        Self::limited(IoLimits {
+            in_flight,
+            ..IoLimits::default()
+        })
+    }
+
+    fn limited(io: IoLimits) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let disk = Arc::new(Slow {
             ram: RamDisk::new(64 << 10),
@@ -84,10 +91,7 @@ impl Rig {
             changed: Condvar::new(),
         });
         let limits = Limits {
-            io: IoLimits {
-                in_flight,
-                ..IoLimits::default()
-            },
+            io,
             ..Limits::default()
         };
         let server = Server::new(limits, None).unwrap();
@@ -179,4 +183,45 @@ fn what_a_client_that_is_gone_has_sent_and_nobody_has_read_is_void() {
     rig.disk.release();
     drop(back);
     assert_eq!(rig.content(), [2; 4096]);
+}
+
+#[test]
+fn writes_to_one_place_of_a_connection_that_broke_leave_the_place_to_others() {
+    let rig = Rig::new(16);
+    let mut gone = rig.connect();
+    for cookie in 1..=5 {
+        gone.send(1, 0, cookie, 0, &[0; 4096], BLOCK);
+    }
+    rig.disk.wait_for(1);
+    // Garbage ends the connection at once, whatever is in flight.
+    gone.stream.write_all(&[9; 64]).unwrap();
+    assert_eq!(gone.stream.read(&mut [0; 16]).unwrap_or(0), 0);
+    let mut back = rig.connect();
+    back.send(1, 0, 6, 0, &[2; 4096], BLOCK);
+    rig.disk.release();
+    back.stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    assert_eq!(back.reply(0).error, 0);
+    drop(back);
+    assert_eq!(rig.content(), [2; 4096]);
+}
+
+#[test]
+fn a_connection_that_broke_counts_until_what_it_asked_for_has_ended() {
+    let rig = Rig::limited(IoLimits {
+        vm_connections: 1,
+        ..IoLimits::default()
+    });
+    let mut gone = rig.connect();
+    gone.send(1, 0, 1, 0, &[0; 4096], BLOCK);
+    rig.disk.wait_for(1);
+    gone.stream.write_all(&[9; 64]).unwrap();
+    assert_eq!(gone.stream.read(&mut [0; 16]).unwrap_or(0), 0);
+    let mut refused = rig.connect();
+    let answer = refused.try_send(1, 0, 2, 4096, &[2; 4096], BLOCK);
+    let ended = answer.is_err() || refused.stream.read(&mut [0; 16]).unwrap_or(0) == 0;
+    assert!(ended, "a second connection of a VM that may have one");
+    rig.disk.release();
+    assert_eq!(rig.content(), [0; 4096]);
 }
