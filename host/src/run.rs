@@ -347,6 +347,11 @@ impl Daemon {
         match lock(&self.common.journal).restore(process) {
             Ok(Some(Outcome::Failed(error))) => {
                 tracing::warn!(pid = process.pid, %error, "its balloon is tried again at the end");
+                let journal = lock(&self.common.journal);
+                let entry = journal.entries().iter().find(|e| e.process == process);
+                // If it is managed again before.
+                self.restored
+                    .extend(entry.and_then(|e| Some((process, e.balloon?))));
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(pid = process.pid, "{error}"),

@@ -107,6 +107,8 @@ struct Capacity {
     since: Sums,
     /// By which part it is raised next.
     raise: f64,
+    /// What the rate was before it was raised, until it is known that tenants use more.
+    before: Option<f64>,
     /// How long the rate stands next, seconds.
     hold: f64,
     /// How busy the disk was in the last second, and usually is while the rate stands.
@@ -130,6 +132,7 @@ impl Capacity {
             missing: 0.0,
             since: Sums::default(),
             raise: RAISE,
+            before: None,
             hold: HOLD,
             busy: None,
             queue: None,
@@ -199,9 +202,11 @@ impl Capacity {
                 self.fall(stood, did)
             }
             _ if waits && self.missing <= MISSING => self.fall(self.rate, self.did),
+            Phase::Holds(time) if left(time) == 0.0 && self.is_unused() => self.give_up(),
             Phase::Holds(time)
                 if needed && (rests_more || left(time) == 0.0 && self.missing == 0.0) =>
             {
+                self.before = None;
                 Phase::Raised(Raised::default())
             }
             Phase::Holds(time) => Phase::Holds(left(time)),
@@ -234,10 +239,23 @@ impl Capacity {
         if now.used() * (1.0 + self.raise) < 1.0 + USED * self.raise {
             return self.take_back();
         }
+        self.before = self.before.or(Some(self.rate));
         self.rate *= 1.0 + self.raise;
         self.raise = (2.0 * self.raise).min(1.0);
         self.hold = HOLD;
         Phase::Raised(Raised::default())
+    }
+
+    /// Whether a raise that stood is not used after all: some requests that came at once, as after a pause, looked as if the disk could do more.
+    /// Where tenants do not use the rate it divides nothing.
+    fn is_unused(&self) -> bool {
+        self.before.is_some() && self.did * (1.0 + RAISE) < 1.0 + USED * RAISE
+    }
+
+    /// The rate is what it was before it was raised.
+    fn give_up(&mut self) -> Phase {
+        self.rate = self.before.take().unwrap_or(self.rate);
+        self.take_back()
     }
 
     /// Nothing came of it.
@@ -312,6 +330,7 @@ impl Capacity {
     fn fall(&mut self, stood: f64, did: f64) -> Phase {
         let did = did.min(1.0);
         self.rate = (BELOW * stood * did).max(FALL * stood.min(1.0));
+        self.before = None;
         if did < 1.0 - GAIN {
             self.hold = HOLD;
         }

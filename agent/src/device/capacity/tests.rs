@@ -179,6 +179,18 @@ fn a_disk_that_got_faster_is_followed() {
     assert!(rate(&capacity) > 60.0, "{}", rate(&capacity));
 }
 
+/// Requests that come at once after a pause look like a faster disk. Tenants whose pages are written back at their own pace leave the disk time to rest,
+/// so that nothing is missing then.
+#[test]
+fn a_raise_that_is_not_used_after_all_is_taken_back() {
+    let mut capacity = can(30e6);
+    second(&mut capacity, 0.5, 29.7e6, 0.0);
+    until_raised(&mut capacity, 29.7e6);
+    second(&mut capacity, 0.6, 37e6, 0.0);
+    seconds(&mut capacity, 6, 0.6, 29.7e6);
+    near(rate(&capacity), 29.7);
+}
+
 /// By less than a raise: then it is measured what it can do.
 #[test]
 fn a_disk_that_got_a_little_faster_is_measured_again() {
