@@ -344,10 +344,10 @@ impl Daemon {
     fn leave(&mut self, process: Process) {
         // Its thread ends first.
         self.vms.remove(&process);
-        match lock(&self.common.journal).restore(process) {
+        let mut journal = lock(&self.common.journal);
+        match journal.restore(process) {
             Ok(Some(Outcome::Failed(error))) => {
                 tracing::warn!(pid = process.pid, %error, "its balloon is tried again at the end");
-                let journal = lock(&self.common.journal);
                 let entry = journal.entries().iter().find(|e| e.process == process);
                 // If it is managed again before.
                 self.restored

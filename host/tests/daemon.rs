@@ -148,6 +148,21 @@ fn a_balloon_that_could_not_be_restored_at_the_start_is_restored_later() {
 }
 
 #[test]
+fn a_balloon_that_could_not_be_restored_when_its_vm_was_left_is_restored_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("left", None);
+    let balloon = monitor(&directory.path().join("left.qmp"));
+    let own = vm("left", directory.path(), &["qmp"]);
+    let daemon = Daemon::start(directory.path(), &(SHORT.to_owned() + &own), false);
+    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+    balloon.lock().unwrap().refuses = 1;
+    daemon.reload(SHORT);
+    wait_until("it is left", || balloon.lock().unwrap().refuses == 0);
+    daemon.reload(&format!("headroom = \"1MiB\"\n{own}"));
+    wait_until("it is restored", || balloon.lock().unwrap().actual == RAM);
+}
+
+#[test]
 fn a_signal_has_the_configuration_read_again() {
     let directory = tempfile::tempdir().unwrap();
     let _qemu = Qemu::start("reloaded", None);
