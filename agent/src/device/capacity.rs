@@ -9,89 +9,100 @@ use super::disk_sampler::{BUSY, Interval, LOOKED_AT};
 use super::prices::{Costs, Prices, Sums};
 use super::weights::Contention;
 
-/// The rate is this part of what the disk did when it was the bottleneck,
+/// The rate is this part of what the disk did when it was the bottleneck.
 const BELOW: f64 = 0.99;
-/// and this part of that until its queue has been empty,
+/// And this part of that until the disk's queue is empty.
 const EMPTYING: f64 = 0.8;
-/// for at most so many seconds: a disk that serves several requests at a time is always busy.
-const MOST_EMPTYING: f64 = 1.0;
-/// The disk is the bottleneck once so many seconds' worth of the rate is missing: more than what comes in one lump,
+/// What shows within a moment, seconds: how much a disk does, whether it can do more, whether its queue is empty. In the first half of a
+/// moment a disk takes in advance what its cache has room for. One that serves several requests at a time is always busy, so its queue
+/// counts as empty after a moment.
+const MOMENT: f64 = 1.0;
+/// The disk is the bottleneck once so much of the rate is missing, seconds of it: more than what arrives in one lump.
 const MISSING: f64 = 0.03;
-/// in this many seconds, which say what it can do. What a disk takes in advance is more,
-const MEASURED: f64 = 1.0;
-/// but this much is no accident.
-const MUCH: f64 = 0.25;
-/// Of what is missing so much is forgotten a second: tenants that pause leave gaps.
+/// So much of what is missing is forgotten, seconds of it in a second: tenants that pause leave gaps.
 const FORGOTTEN: f64 = 0.002;
-/// The rate is raised by this part, and after each raise that stands by twice as much, up to twice the rate; for a moment: the more at once, the sooner it shows whether the disk can do it, and the shorter weights do
-/// not hold if it cannot (as BBR looks for bandwidth; Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016).
+/// The rate is raised by this part for a moment, and by twice as much after each raise that stands, up to twice the rate. The more at once,
+/// the sooner it shows whether the disk can do it, and the shorter weights do not hold if it cannot (Cardwell et al., "BBR:
+/// Congestion-Based Congestion Control", 2016, looks for bandwidth so).
 const RAISE: f64 = 0.25;
-/// So many seconds: in the first half of it a disk takes in advance what it has room for.
-const RAISED: f64 = 1.0;
-/// Tenants that use less than this part of a raise have no more of it.
-const USED: f64 = 0.5;
-/// A disk that does this part more for a raise, though not all, is measured again.
+/// Tenants that use less than this part of the rate do not need it: it is not raised, and a raise of it does not stand.
+const NEEDED: f64 = 0.9;
+/// A disk that does this part more for a raise, though not all of it, is measured again.
 const GAIN: f64 = 0.05;
-/// It is raised so many seconds after the disk was the bottleneck, since what it did then may be known badly; after twice as many each
-/// time that a raise has shown nothing,
+/// The rate is raised so many seconds after the disk was the bottleneck, and after twice as many each time that a raise has shown nothing.
 const HOLD: f64 = 2.0;
-/// at most so many,
+/// At most so many seconds lie between two raises.
 const MOST_HOLD: f64 = 256.0;
-/// but at once where the disk is busy for less than this part of what is usual at the rate.
+/// The rate is raised at once where the disk is busy for less than this part of the time that is usual at the rate.
 const RESTS: f64 = 0.7;
-/// What is usual is what was so in about so many seconds.
-const USUALLY: f64 = 8.0;
-/// Tenants that leave more than this part of the rate unused do not need a higher one.
-const UNUSED: f64 = 0.25;
-/// Requests wait at the disk where there are so many times as many as there need to be: its queue is filling, although nothing is missing yet.
-const WAITS: f64 = 3.0;
-/// How many there are at least is forgotten within about so many seconds.
+/// What is usual is forgotten within about so many seconds.
 const REMEMBERED: f64 = 20.0;
+/// Requests wait at the disk where there are so many times as many as there need to be. That shows before anything is missing.
+const WAITS: f64 = 3.0;
 /// At once the rate falls to this part of itself at most.
 const FALL: f64 = 0.5;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// The disk's queue is to be empty, for so many seconds more at most.
+    /// Less is handed out until the disk's queue is empty, for so many seconds more at most.
     Empties(f64),
     /// The rate stands for so many seconds more.
     Holds(f64),
-    /// It is raised, for a moment.
+    /// More is handed out for a moment.
     Raised(Raised),
 }
 
-/// What was used of a raised rate.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// A raise, and what was used of the raised rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Raised {
+    /// By which part of the rate.
+    by: f64,
     /// For how long, seconds.
     seconds: f64,
-    /// For how long it counts, and how much was used then, seconds of the rate: by then a disk has taken in advance what it has room for.
-    counts: f64,
+    /// For how long what is used has counted, seconds.
+    counted: f64,
+    /// How much was used in that time, seconds of the raised rate.
     used: f64,
 }
 
 impl Raised {
-    fn and(self, seen: &Interval) -> Self {
-        let seconds = if self.seconds < RAISED / 2.0 {
-            0.0
-        } else {
-            seen.seconds
-        };
+    fn by(part: f64) -> Self {
         Self {
-            seconds: self.seconds + seen.seconds,
-            counts: self.counts + seconds,
-            used: self.used + seen.used.unwrap_or(1.0) * seconds,
+            by: part.min(1.0),
+            seconds: 0.0,
+            counted: 0.0,
+            used: 0.0,
         }
     }
 
-    /// The part of the raised rate; 1 before any is known.
-    fn used(&self) -> f64 {
-        if self.counts > 0.0 {
-            self.used / self.counts
-        } else {
-            1.0
+    fn and(self, seen: &Interval) -> Self {
+        let counted = match self.seconds < MOMENT / 2.0 {
+            true => 0.0,
+            false => seen.seconds,
+        };
+        Self {
+            seconds: self.seconds + seen.seconds,
+            counted: self.counted + counted,
+            used: self.used + seen.used.unwrap_or(1.0) * counted,
+            ..self
         }
     }
+
+    /// Whether tenants need the raised rate.
+    fn is_needed(&self) -> bool {
+        self.used >= NEEDED * self.counted
+    }
+}
+
+/// How the disk serves what is handed out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Served {
+    /// The part of the rate that was completed.
+    used: f64,
+    /// The part of the time in which the disk was busy.
+    busy: f64,
+    /// How many requests were at the disk.
+    waiting: f64,
 }
 
 /// The capacity of one disk.
@@ -103,22 +114,18 @@ struct Capacity {
     phase: Phase,
     /// What was not used of the rate while the disk was busy, seconds of the rate.
     missing: f64,
-    /// What it did since.
+    /// What the disk did since something is missing.
     since: Sums,
-    /// By which part it is raised next.
-    raise: f64,
-    /// What the rate was before it was raised, until it is known that tenants use more.
+    /// What the rate was before it was raised, until it is known that tenants need it.
     before: Option<f64>,
     /// How long the rate stands next, seconds.
     hold: f64,
-    /// How busy the disk was in the last second, and usually is while the rate stands.
-    busy: Option<[f64; 2]>,
-    /// How many requests were at the disk in the last second, and at least are.
-    queue: Option<[f64; 2]>,
-    /// What was used of io.cost, and what came to the disk, seconds of the disk: with the journal, which passes io.cost.
+    /// What was so in the last moment.
+    lately: Option<Served>,
+    /// What is usual while the rate stands; of the requests at the disk, how few there are at least.
+    usual: Option<Served>,
+    /// What was used of io.cost, and what the disk completed, seconds of the disk: the journal passes io.cost.
     paid: [f64; 2],
-    /// The part of the rate that was completed in the last second.
-    did: f64,
 }
 
 impl Capacity {
@@ -128,16 +135,14 @@ impl Capacity {
         Self {
             prices,
             rate: BELOW * did,
-            phase: Phase::Empties(MOST_EMPTYING),
+            phase: Phase::Empties(MOMENT),
             missing: 0.0,
             since: Sums::default(),
-            raise: RAISE,
             before: None,
             hold: HOLD,
-            busy: None,
-            queue: None,
+            lately: None,
+            usual: None,
             paid: [did; 2],
-            did: 1.0,
         }
     }
 
@@ -152,157 +157,169 @@ impl Capacity {
         match self.phase {
             Phase::Empties(_) => EMPTYING * self.rate,
             Phase::Holds(_) => self.rate,
-            Phase::Raised(_) => (1.0 + self.raise) * self.rate,
-        }
-    }
-
-    /// The interval with what was completed of the rate as used. The kernel sums up what is used fifty milliseconds late, and before it is done.
-    fn completed(&mut self, seen: &Interval) -> Interval {
-        let handed_out = self.handed_out();
-        let completed = self.prices.cost(seen.bytes, seen.requests);
-        let size = seen.bytes / seen.requests.max(1.0);
-        let queued = self.prices.cost(size, 1.0) * seen.queued;
-        let kept = (-seen.seconds / USUALLY).exp();
-        if let Some(used) = seen.used {
-            let (used, passed) = (
-                used * handed_out * seen.seconds,
-                completed * seen.seconds + queued,
-            );
-            let [paid, all] = self.paid;
-            self.paid = [kept * paid + used, kept * all + passed.max(0.0)];
-        }
-        let [paid, all] = self.paid;
-        let used = completed / handed_out * (paid / all).min(1.0);
-        self.did += (used - self.did) * (1.0 - (-seen.seconds / MEASURED).exp());
-        Interval {
-            used: seen.used.map(|_| used),
-            ..*seen
+            Phase::Raised(raised) => (1.0 + raised.by) * self.rate,
         }
     }
 
     /// Takes in an interval in which tenants contended.
     fn step(&mut self, seen: &Interval, learnt: Prices) {
         let seen = &self.completed(seen);
-        let left = |time: f64| (time - seen.seconds).max(0.0);
-        let waits = self.waits(seen);
-        if let Phase::Empties(time) = self.phase {
-            self.phase = match !waits && seen.busy < BUSY || left(time) == 0.0 {
-                true => Phase::Holds(self.hold),
-                false => Phase::Empties(left(time)),
-            };
-            return;
-        }
-        let misses = self.misses(seen);
-        let rests_more = self.rests_more(seen);
-        let needed = seen.used.is_none_or(|used| used >= 1.0 - UNUSED);
+        let lately = self.notice(seen);
         self.phase = match self.phase {
-            Phase::Raised(raised) => self.try_raised(seen, misses, raised),
-            _ if misses => {
-                let (stood, did) = (self.learn(learnt), self.since.used());
-                self.fall(stood, did)
-            }
-            _ if waits && self.missing <= MISSING => self.fall(self.rate, self.did),
-            Phase::Holds(time) if left(time) == 0.0 && self.is_unused() => self.give_up(),
-            Phase::Holds(time)
-                if needed && (rests_more || left(time) == 0.0 && self.missing == 0.0) =>
-            {
-                self.before = None;
-                Phase::Raised(Raised::default())
-            }
-            Phase::Holds(time) => Phase::Holds(left(time)),
-            Phase::Empties(_) => self.phase,
+            Phase::Empties(time) => self.try_empty(seen, time),
+            Phase::Raised(raised) => self.try_raised(seen, raised),
+            Phase::Holds(time) => self.try_held(seen, time, lately, learnt),
         };
     }
 
-    /// The raise stands, and is followed by another, if tenants use it.
-    fn try_raised(&mut self, seen: &Interval, misses: bool, raised: Raised) -> Phase {
-        let now = raised.and(seen);
-        if misses {
-            let measured = self.since.seconds >= MEASURED;
-            let gain = match measured {
-                true => self.gain(self.since.used()),
-                false => self.gain(seen.used.unwrap_or(1.0)),
-            };
-            return match gain > 1.0 + GAIN {
-                true if measured => {
-                    self.rate *= gain;
-                    self.hold = HOLD;
-                    self.empty()
-                }
-                true => Phase::Raised(now),
-                false => self.take_back(),
-            };
+    /// The interval with what was completed of the rate as used. The kernel's own sum of what is used is fifty milliseconds late, and counts
+    /// requests before they are done.
+    fn completed(&mut self, seen: &Interval) -> Interval {
+        let handed_out = self.handed_out();
+        let completed = self.prices.cost(seen.bytes, seen.requests);
+        let size = seen.bytes / seen.requests.max(1.0);
+        let queued = self.prices.cost(size, 1.0) * seen.queued;
+        if let Some(used) = seen.used {
+            let kept = (-seen.seconds / REMEMBERED).exp();
+            let used = used * handed_out * seen.seconds;
+            let all = (completed * seen.seconds + queued).max(0.0);
+            self.paid = [kept * self.paid[0] + used, kept * self.paid[1] + all];
         }
-        if now.seconds < RAISED {
+        let [paid, all] = self.paid;
+        let used = completed / handed_out * (paid / all).min(1.0);
+        Interval {
+            used: seen.used.map(|_| used),
+            ..*seen
+        }
+    }
+
+    /// Has the running means follow; returns those of the last moment.
+    fn notice(&mut self, seen: &Interval) -> Served {
+        let now = Served {
+            used: seen.used.unwrap_or(1.0),
+            busy: seen.busy,
+            waiting: seen.under_way.max(1.0),
+        };
+        let mean = |old: f64, now: f64, over: f64| {
+            old + (now - old) * (1.0 - (-seen.seconds / over).exp())
+        };
+        let (last, usual) = (self.lately.unwrap_or(now), self.usual.unwrap_or(now));
+        let lately = Served {
+            used: mean(last.used, now.used, MOMENT),
+            busy: mean(last.busy, now.busy, MOMENT),
+            waiting: match self.phase {
+                Phase::Empties(_) => now.waiting,
+                _ => mean(last.waiting, now.waiting, MOMENT),
+            },
+        };
+        let least = usual.waiting * (seen.seconds / REMEMBERED).exp();
+        self.usual = Some(Served {
+            busy: match self.phase {
+                Phase::Holds(_) => mean(usual.busy, now.busy, REMEMBERED),
+                _ => usual.busy,
+            },
+            waiting: least.min(lately.waiting),
+            ..usual
+        });
+        self.lately = Some(lately);
+        lately
+    }
+
+    /// The rate stands once the disk's queue is empty.
+    fn try_empty(&self, seen: &Interval, time: f64) -> Phase {
+        let empty = seen.busy < BUSY && !self.waits();
+        match empty || time <= seen.seconds {
+            true => Phase::Holds(self.hold),
+            false => Phase::Empties(time - seen.seconds),
+        }
+    }
+
+    /// The rate stands, unless the disk cannot do it or could do more.
+    fn try_held(&mut self, seen: &Interval, time: f64, lately: Served, learnt: Prices) -> Phase {
+        if self.misses(seen) {
+            let stood = self.learn(learnt);
+            return self.fall(stood, self.since.used());
+        }
+        if seen.busy >= BUSY && self.waits() && self.missing <= MISSING {
+            return self.fall(self.rate, lately.used);
+        }
+        let over = time <= seen.seconds;
+        if over && self.before.is_some() && lately.used < NEEDED {
+            return self.give_up();
+        }
+        let rests = self
+            .usual
+            .is_some_and(|usual| lately.busy < RESTS * usual.busy);
+        if lately.used >= NEEDED && (rests || over && self.missing == 0.0) {
+            self.before = None;
+            return Phase::Raised(Raised::by(RAISE));
+        }
+        Phase::Holds((time - seen.seconds).max(0.0))
+    }
+
+    /// The raise stands, and is followed by another, if tenants need it.
+    fn try_raised(&mut self, seen: &Interval, raised: Raised) -> Phase {
+        let now = raised.and(seen);
+        if self.misses(seen) {
+            return self.measure(seen, now);
+        }
+        if now.seconds < MOMENT {
             return Phase::Raised(now);
         }
-        if now.used() * (1.0 + self.raise) < 1.0 + USED * self.raise {
+        if !now.is_needed() {
             return self.take_back();
         }
         self.before = self.before.or(Some(self.rate));
-        self.rate *= 1.0 + self.raise;
-        self.raise = (2.0 * self.raise).min(1.0);
+        self.rate *= 1.0 + now.by;
         self.hold = HOLD;
-        Phase::Raised(Raised::default())
+        Phase::Raised(Raised::by(2.0 * now.by))
     }
 
-    /// Whether a raise that stood is not used after all: some requests that came at once, as after a pause, looked as if the disk could do more.
-    /// Where tenants do not use the rate it divides nothing.
-    fn is_unused(&self) -> bool {
-        self.before.is_some() && self.did * (1.0 + RAISE) < 1.0 + USED * RAISE
+    /// The disk cannot do the raised rate: its rate is what it did, if that is more than before.
+    fn measure(&mut self, seen: &Interval, raised: Raised) -> Phase {
+        let measured = self.since.seconds >= MOMENT;
+        let used = match measured {
+            true => self.since.used(),
+            false => seen.used.unwrap_or(1.0),
+        };
+        let gain = BELOW * (1.0 + raised.by) * used;
+        if gain <= 1.0 + GAIN {
+            return self.take_back();
+        }
+        if !measured {
+            return Phase::Raised(raised);
+        }
+        self.rate *= gain;
+        self.hold = HOLD;
+        self.empty()
     }
 
-    /// The rate is what it was before it was raised.
+    /// A raise that stood is not needed after all: requests that came at once, as after a pause, looked as if the disk could do more. A rate
+    /// that tenants do not use divides nothing.
     fn give_up(&mut self) -> Phase {
         self.rate = self.before.take().unwrap_or(self.rate);
         self.take_back()
     }
 
-    /// Nothing came of it.
+    /// Nothing came of a raise.
     fn take_back(&mut self) -> Phase {
         self.hold = (2.0 * self.hold).min(MOST_HOLD);
         self.empty()
     }
 
-    /// By which factor the rate can be higher, by what the disk did of a raised one.
-    fn gain(&self, used: f64) -> f64 {
-        BELOW * (1.0 + self.raise) * used
-    }
-
-    /// The disk's queue is to be empty.
+    /// Has the disk's queue become empty.
     fn empty(&mut self) -> Phase {
         (self.missing, self.since) = (0.0, Sums::default());
-        self.raise = RAISE;
-        self.busy = self.busy.map(|[_, usually]| [usually; 2]);
-        Phase::Empties(MOST_EMPTYING)
-    }
-
-    /// Whether the disk is less busy than it usually is where the rate stands: it has got faster, or its requests cheaper.
-    fn rests_more(&mut self, seen: &Interval) -> bool {
-        let mean =
-            |old: f64, over: f64| old + (seen.busy - old) * (1.0 - (-seen.seconds / over).exp());
-        let [lately, usually] = self.busy.unwrap_or([seen.busy; 2]);
-        let usually = match self.phase {
-            Phase::Holds(_) => mean(usually, USUALLY),
-            _ => usually,
-        };
-        let lately = mean(lately, MEASURED);
-        self.busy = Some([lately, usually]);
-        lately < RESTS * usually
+        if let (Some(lately), Some(usual)) = (&mut self.lately, self.usual) {
+            lately.busy = usual.busy;
+        }
+        Phase::Empties(MOMENT)
     }
 
     /// Whether requests wait at the disk, where their weights do not count.
-    fn waits(&mut self, seen: &Interval) -> bool {
-        let now = seen.under_way.max(1.0);
-        let [lately, least] = self.queue.unwrap_or([now; 2]);
-        let empties = matches!(self.phase, Phase::Empties(_));
-        let lately = match empties {
-            true => now,
-            false => lately + (now - lately) * (1.0 - (-seen.seconds / MEASURED).exp()),
-        };
-        let least = (least * (seen.seconds / REMEMBERED).exp()).min(lately);
-        self.queue = Some([lately, least]);
-        (empties || seen.busy >= BUSY) && lately > WAITS * least
+    fn waits(&self) -> bool {
+        let both = self.lately.zip(self.usual);
+        both.is_some_and(|(lately, usual)| lately.waiting > WAITS * usual.waiting)
     }
 
     /// Whether the disk cannot do what is handed out.
@@ -321,8 +338,7 @@ impl Capacity {
         }
         self.since.add(seen);
         let raised = matches!(self.phase, Phase::Raised(_));
-        let known = raised || self.since.seconds >= MEASURED;
-        self.missing > MUCH || (self.missing > MISSING && known)
+        self.missing > MISSING && (raised || self.since.seconds >= MOMENT)
     }
 
     /// The disk is the bottleneck, and did this part of the rate, which is `stood` by now. That requests are dear is known at once; one that does
@@ -389,7 +405,7 @@ impl Rate {
             self.completed = Sums::default();
             return;
         }
-        if self.completed.seconds >= 2.0 * MEASURED {
+        if self.completed.seconds >= 2.0 * MOMENT {
             self.completed.halve();
         }
         // It rests for moments.
@@ -400,7 +416,7 @@ impl Rate {
             requests: seen.requests / seen.busy,
             ..*seen
         });
-        if engaged && self.completed.seconds >= MEASURED && self.completed.bytes > 0.0 {
+        if engaged && self.completed.seconds >= MOMENT && self.completed.bytes > 0.0 {
             let of_bytes = Prices {
                 bytes: self.completed.bytes / self.completed.seconds,
                 requests: f64::INFINITY,

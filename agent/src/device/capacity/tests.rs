@@ -166,7 +166,7 @@ fn a_rate_that_is_not_used_is_not_raised() {
     }
     let raised = rate(&capacity);
     assert!(raised > 80.0, "{raised}");
-    assert!(raised < 90.0 / (1.0 - UNUSED) * 2.0, "{raised}");
+    assert!(raised < 90.0 / NEEDED, "{raised}");
 }
 
 #[test]
