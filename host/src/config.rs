@@ -209,6 +209,7 @@ mod tests {
             uid,
             name: name.to_owned(),
             ram: 1 << 30,
+            most_ram: 1 << 30,
             qmp: None,
             channel: None,
             libvirt: false,

@@ -40,8 +40,10 @@ pub struct Found {
     pub uid: u32,
     /// Its name, of `-name`, else `qemu-PID`.
     pub name: String,
-    /// The memory of its guest, bytes.
+    /// The memory of its guest when it starts, bytes.
     pub ram: u64,
+    /// The memory that it may have with all that is plugged in while it runs (`maxmem`: DIMMs, virtio-mem), bytes.
+    pub most_ram: u64,
     /// The socket of a QMP monitor.
     pub qmp: Option<Socket>,
     /// The socket of the port that the guest's agent serves.
@@ -232,11 +234,16 @@ fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Fou
         .iter()
         .any(|chardev| field(chardev, "id") == Some("charmonitor"));
     let named = |path| Socket::of(path, process.pid);
+    let (ram, most_ram) = of("m")
+        .last()
+        .and_then(|m| ram(m))
+        .unwrap_or((DEFAULT_RAM, DEFAULT_RAM));
     Some(Found {
         process,
         uid: 0,
         name: name.map_or_else(|| format!("qemu-{}", process.pid), short),
-        ram: of("m").last().and_then(|m| ram(m)).unwrap_or(DEFAULT_RAM),
+        ram,
+        most_ram,
         qmp: by_qmp.or(by_mon).filter(|_| !libvirt).map(named),
         channel: channel.map(named),
         libvirt,
@@ -283,10 +290,16 @@ fn listens(socket: &str) -> bool {
     socket.split(',').any(is_server)
 }
 
-/// The value of `-m`: MiB, or a size with its unit.
-fn ram(option: &str) -> Option<u64> {
-    let text =
-        field(option, "size").unwrap_or_else(|| option.split(',').next().unwrap_or_default());
+/// The value of `-m`: what the guest has when it starts, and what it may have at most.
+fn ram(option: &str) -> Option<(u64, u64)> {
+    let first = || option.split(',').next().unwrap_or_default();
+    let ram = amount(field(option, "size").unwrap_or_else(first))?;
+    let most = field(option, "maxmem").and_then(amount);
+    Some((ram, most.map_or(ram, |most| most.max(ram))))
+}
+
+/// MiB, or a size with its unit.
+fn amount(text: &str) -> Option<u64> {
     if let Ok(mib) = text.parse::<u64>() {
         return mib.checked_mul(1 << 20);
     }
@@ -371,6 +384,14 @@ mod tests {
             found("kvm -m 1 -qmp unix:/theirs -chardev socket,id=x,path=/too -mon x,mode=control")
                 .unwrap();
         assert_eq!(other.qmp, None, "QEMU connects there");
+        // Memory can be plugged in up to a bound.
+        let of = |option: &str| ram(option).unwrap();
+        assert_eq!(
+            of("size=4194304k,slots=16,maxmem=16777216k"),
+            (4 << 30, 16 << 30)
+        );
+        assert_eq!(of("2G,slots=2,maxmem=1G"), (2 << 30, 2 << 30));
+        assert_eq!(of("512"), (512 << 20, 512 << 20));
         assert!(found("vim qemu-system-x86_64").is_none());
         assert!(found("").is_none());
         // A port of another name, and a monitor that libvirt has.

@@ -527,7 +527,7 @@ fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
         id: id(process),
         weight: managed.weight,
         minimum: managed.minimum,
-        ram: original.min(managed.vm.found.ram),
+        ram: original.min(managed.vm.found.most_ram),
         resident: seen.resident,
         own: seen.own,
         balloon,

@@ -303,7 +303,9 @@ impl Worker {
             lock(&self.seen).resident = held;
             let now = self.common.now();
             if self.own_at <= now {
-                let own = own(pid, self.found.ram);
+                // What was plugged in would count as QEMU's own.
+                let whole = self.found.most_ram == self.found.ram;
+                let own = whole.then(|| own(pid, self.found.ram)).flatten();
                 let took = self.common.now() - now;
                 self.own_at = now + (took * OWN_PARTS).clamp(OWN_LEAST_MS, OWN_MOST_MS);
                 lock(&self.seen).own = own;
@@ -339,7 +341,7 @@ impl Worker {
             lock(&self.seen).agent = Some(Agent::None);
             return;
         };
-        let turn = channel.turn(now, self.found.ram);
+        let turn = channel.turn(now, self.found.most_ram);
         self.next_id = channel.next_id();
         let mut seen = lock(&self.seen);
         let agent = channel.agent(now);

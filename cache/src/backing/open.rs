@@ -7,7 +7,7 @@ use justitia_common::image_format;
 use justitia_guest_protocol::puts::{AlignedBuf, PAGE};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-use rustix::fs::{OFlags, SeekFrom, fcntl_getfl};
+use rustix::fs::{AtFlags, OFlags, SeekFrom, StatxFlags, fcntl_getfl, statx};
 use rustix::io::pread;
 use std::fs::File;
 use std::io;
@@ -249,13 +249,24 @@ fn with_alignment(file: File) -> Option<(File, u64)> {
     Some((file, align))
 }
 
-/// The smallest alignment that direct reads accept, if they work at all.
+/// What offsets of direct I/O are multiples of, at least 512; `None` where it does not work.
 fn alignment(file: &File) -> Option<u64> {
-    let mut buf = AlignedBuf::new(PAGE);
-    [512, PAGE]
-        .into_iter()
-        .find(|align| pread(file, &mut buf[..*align], 0).is_ok())
-        .and_then(|align| u64::try_from(align).ok())
+    let align = stated_alignment(file).max(512);
+    let mut buf = AlignedBuf::new(usize::try_from(align).ok()?.max(PAGE));
+    pread(file, &mut buf[..usize::try_from(align).ok()?], 0).ok()?;
+    Some(align)
+}
+
+/// What the kernel says (`STATX_DIOALIGN`, Linux 6.1 and later), or else a page. A read tells nothing: one of a hole asks no disk.
+fn stated_alignment(file: &File) -> u64 {
+    let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    let says = |mask| StatxFlags::from_bits_retain(mask).contains(StatxFlags::DIOALIGN);
+    match found {
+        Ok(found) if says(found.stx_mask) && found.stx_dio_offset_align > 0 => {
+            found.stx_dio_offset_align.into()
+        }
+        _ => 4096,
+    }
 }
 
 fn open(path: &Path, read_only: bool, flags: OFlags) -> io::Result<File> {

@@ -115,8 +115,12 @@ struct Loop(String);
 
 impl Loop {
     fn over(file: &Path) -> Option<Self> {
+        Self::with_sectors("512", file)
+    }
+
+    fn with_sectors(bytes: &str, file: &Path) -> Option<Self> {
         let made = Command::new("losetup")
-            .args(["--find", "--show"])
+            .args(["--find", "--show", "--sector-size", bytes])
             .arg(file)
             .output()
             .ok()?;
@@ -157,4 +161,40 @@ fn a_block_device_that_was_made_larger_is_served_whole() {
     rig.remove();
     let image = std::fs::read(rig.path("behind")).unwrap();
     assert!(image[15 << 20..].iter().all(|byte| *byte == 9));
+}
+
+/// A file system that is mounted there.
+struct Mounted(String);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = output("umount", &[&self.0]);
+    }
+}
+
+/// Where a file has a hole, a direct read of any size succeeds: nothing of the disk's sectors shows in it.
+#[test]
+fn a_fresh_image_on_a_disk_of_4_kib_sectors_takes_small_writes() {
+    let rig = Rig::new(MIB, 4 * MIB, "");
+    let behind = File::create_new(rig.path("behind")).unwrap();
+    behind.set_len(32 * MIB).unwrap();
+    let Some(device) = Loop::with_sectors("4096", &rig.path("behind")) else {
+        eprintln!("not tested: no loop device of such sectors can be had here");
+        return;
+    };
+    tool("mkfs.ext4", &["-q", &device.0]);
+    let place = rig.path("mounted");
+    std::fs::create_dir(&place).unwrap();
+    tool("mount", &[&device.0, &rig.text("mounted")]);
+    let _mounted = Mounted(rig.text("mounted"));
+    let fresh = File::create_new(place.join("fresh")).unwrap();
+    fresh.set_len(8 * MIB).unwrap();
+    rig.remove();
+    rig.add("mounted/fresh");
+    let written = ["write -P 5 1M 512", "write -P 6 1049088 512", "flush"];
+    qemu_io(&rig.uri(), &written);
+    rig.remove();
+    let mut found = [0; 1024];
+    fresh.read_exact_at(&mut found, MIB).unwrap();
+    assert_eq!(found.to_vec(), [[5; 512], [6; 512]].concat());
 }

@@ -344,6 +344,11 @@ impl FileDevice {
         if check(&device.file, foreign)? == Content::Marked {
             // Valid once: what is read here is void, durably, before anything of the store is used.
             *device.left.get_mut() = left(&device.file)?;
+            // An earlier store on the device may have been larger.
+            if !device.regular {
+                let end = rustix::fs::seek(&device.file, SeekFrom::End(0))?;
+                *device.len.get_mut() = end.saturating_sub(MARK_BYTES);
+            }
         }
         write(&device.file)?;
         device.marked = true;

@@ -219,8 +219,13 @@ fn a_device_with_something_on_it_is_refused_and_ours_is_discarded() {
     let ours = FileDevice::open(&link, 8 * MIB, Foreign::Refuse).unwrap();
     assert_eq!(ours.grow(8 * MIB).unwrap(), 7 * MIB);
     let page = crate::store::ssd::write_buffer::Page([7; 4096]);
-    ours.write(&[(0, &page.0)])[0].as_ref().unwrap();
+    ours.write(&[(0, &page.0), (6 * MIB, &page.0)])
+        .into_iter()
+        .for_each(Result::unwrap);
+    // Killed; the next daemon has a smaller store on it.
+    ours.kept.store(true, std::sync::atomic::Ordering::SeqCst);
     drop(ours);
+    drop(FileDevice::open(&link, 2 * MIB, Foreign::Refuse).unwrap());
     // Its blocks are gone; the mark stays, so that it is taken again.
     let left = std::fs::read(&behind).unwrap();
     let marked = usize::try_from(MARK_BYTES).unwrap();
