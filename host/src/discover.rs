@@ -193,10 +193,7 @@ fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Fou
         let named = pairs.filter(|(name, _)| name.trim_start_matches('-') == option);
         named.map(|(_, value)| value.as_str()).collect()
     };
-    let name = of("name").last().map(|name| {
-        field(name, "guest").unwrap_or_else(|| name.split(',').next().unwrap_or_default())
-    });
-    let name = name.filter(|name| !name.is_empty());
+    let name = of("name").last().and_then(|name| named(name));
     let chardevs = of("chardev");
     let path_of = |id: &str| {
         let of_id = chardevs.iter().find(|chardev| {
@@ -233,7 +230,7 @@ fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Fou
     let libvirt = chardevs
         .iter()
         .any(|chardev| field(chardev, "id") == Some("charmonitor"));
-    let named = |path| Socket::of(path, process.pid);
+    let socket = |path| Socket::of(path, process.pid);
     let (ram, most_ram) = of("m")
         .last()
         .and_then(|m| ram(m))
@@ -244,11 +241,18 @@ fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Fou
         name: name.map_or_else(|| format!("qemu-{}", process.pid), short),
         ram,
         most_ram,
-        qmp: by_qmp.or(by_mon).filter(|_| !libvirt).map(named),
-        channel: channel.map(named),
+        qmp: by_qmp.or(by_mon).filter(|_| !libvirt).map(socket),
+        channel: channel.map(socket),
         libvirt,
         weight: Weight::default(),
     })
+}
+
+/// The value of `-name`.
+fn named(option: &str) -> Option<&str> {
+    let first = || option.split(',').next().unwrap_or_default();
+    let name = field(option, "guest").unwrap_or_else(first);
+    (!name.is_empty()).then_some(name)
 }
 
 fn short(name: &str) -> String {
