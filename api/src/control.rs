@@ -2,12 +2,11 @@
 
 use std::io::{ErrorKind, Result, Write};
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::{ANSWER_TIMEOUT, answer};
+use crate::client::{ANSWER_TIMEOUT, answer, connect, hangs};
 
 /// A request is not longer than this, bytes: a cgroup's path has at most 4096, escaped four times as many.
 pub const MAX_REQUEST_BYTES: u64 = 32 << 10;
@@ -54,8 +53,8 @@ pub fn control_path(socket: &Path) -> PathBuf {
 #[must_use]
 pub fn is_starting(path: &Path) -> bool {
     let absent = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
-    UnixStream::connect(control_path(path)).is_err_and(|error| absent.contains(&error.kind()))
-        && UnixStream::connect(path).is_ok()
+    connect(&control_path(path)).is_err_and(|error| absent.contains(&error.kind()))
+        && connect(path).is_ok()
 }
 
 /// Asks the agent with the status socket `socket`, and waits a minute for its answer.
@@ -63,7 +62,7 @@ pub fn is_starting(path: &Path) -> bool {
 /// # Errors
 /// If none listens, or its answer is not understood. [`ErrorKind::TimedOut`]: it is busy, or hangs.
 pub fn request(socket: &Path, request: &Request) -> Result<Answer> {
-    let mut agent = UnixStream::connect(control_path(socket))?;
+    let mut agent = connect(&control_path(socket)).map_err(hangs)?;
     agent.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     agent.write_all(&serde_json::to_vec(request)?)?;
     agent.shutdown(Shutdown::Write)?;

@@ -1,13 +1,12 @@
 //! Where `top`, `explain` and `record` have statuses from.
 
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use justitia_agent::Standalone;
 use justitia_agent::config::Config;
 use justitia_api::Status;
-use justitia_api::client::ask;
+use justitia_api::client::{ask, connect};
 
 use crate::agent::{note_start, unanswered};
 
@@ -20,7 +19,7 @@ pub(crate) enum StatusSource {
 impl StatusSource {
     /// The running agent; where none runs, one that observes in this process.
     pub(crate) fn new(config: Config) -> anyhow::Result<Self> {
-        match UnixStream::connect(&config.socket) {
+        match connect(&config.socket) {
             Ok(_) => {
                 note_start(&config.socket);
                 return Ok(Self::Agent(config.socket));

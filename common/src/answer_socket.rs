@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use justitia_api::client::connect;
 use rustix::net::{
-    self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
 
 /// A client that does not read is cut off.
@@ -17,20 +18,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 const BACKLOG: i32 = 128;
 /// Clients that are answered at one turn.
 const MAX_CLIENTS: usize = 16;
-
-/// Connects to a listener, if it can take one more client at once.
-///
-/// # Errors
-/// `WouldBlock` if as many clients wait to be accepted as it lets wait: a `connect` of the standard library would wait with them, without a
-/// limit. Others as of `connect`.
-pub fn connect(path: &Path) -> std::io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    let stream = UnixStream::from(socket);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
-}
 
 /// The socket; removed when dropped.
 #[derive(Debug)]

@@ -10,5 +10,6 @@ pub mod image_format;
 pub mod metrics;
 pub mod page_cache;
 pub mod regular_file;
+pub mod service_manager;
 pub mod signals;
 pub mod toml_file;

@@ -231,10 +231,8 @@ fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Fou
         .iter()
         .any(|chardev| field(chardev, "id") == Some("charmonitor"));
     let socket = |path| Socket::of(path, process.pid);
-    let (ram, most_ram) = of("m")
-        .last()
-        .and_then(|m| ram(m))
-        .unwrap_or((DEFAULT_RAM, DEFAULT_RAM));
+    let ram = of("m").last().and_then(|m| ram(m));
+    let (ram, most_ram) = ram.unwrap_or((DEFAULT_RAM, DEFAULT_RAM));
     Some(Found {
         process,
         uid: 0,

@@ -9,8 +9,8 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use justitia_api::client::connect;
 use justitia_api::escape::plain;
-use justitia_common::answer_socket::connect;
 use justitia_guest_protocol::memory::{Cached, CachedDisk, is_sampled};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

@@ -5,23 +5,15 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
 
-use justitia_common::metrics::{Server, label};
+use justitia_common::metrics::{Labels, Level, Metric, Server, counts, label, levels};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::channel::Agent;
 use crate::status::{Status, VmStatus, ask};
-
-/// A metric: its name without prefix, unit and `_total`, its help, and its value.
-type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
-
-type Labels = Vec<(&'static str, String)>;
-type Level = Gauge<u64, AtomicU64>;
 
 /// Of the host, bytes.
 const HOST_BYTES: [Metric<Status>; 4] = [
@@ -112,30 +104,20 @@ pub(crate) fn serve(address: SocketAddr, directory: &Path) -> std::io::Result<Se
 pub fn text(status: &Status) -> Result<String, String> {
     let mut registry = Registry::with_prefix("justitia_host");
     for (name, help, value) in HOST_BYTES {
-        let gauge = Level::default();
-        gauge.set(value(status));
-        registry.register_with_unit(name, help, Unit::Bytes, gauge);
+        let level = Level::default();
+        level.set(value(status));
+        registry.register_with_unit(name, help, Unit::Bytes, level);
     }
     let labels = |vm: &VmStatus| vec![("vm", label(&vm.name))];
-    let levels = |value: fn(&VmStatus) -> u64| {
-        let family = Family::<Labels, Level>::default();
-        for vm in &status.vms {
-            family.get_or_create(&labels(vm)).set(value(vm));
-        }
-        family
-    };
+    let rows: Vec<_> = status.vms.iter().map(|vm| (labels(vm), vm)).collect();
     for (name, help, value) in VM_BYTES {
-        registry.register_with_unit(name, help, Unit::Bytes, levels(value));
+        registry.register_with_unit(name, help, Unit::Bytes, levels(&rows, value));
     }
     for (name, help, value) in VM_LEVELS {
-        registry.register(name, help, levels(value));
+        registry.register(name, help, levels(&rows, value));
     }
     for (name, help, value) in VM_SUMS {
-        let family = Family::<Labels, Counter>::default();
-        for vm in &status.vms {
-            family.get_or_create(&labels(vm)).inc_by(value(vm));
-        }
-        registry.register_with_unit(name, help, Unit::Bytes, family);
+        registry.register_with_unit(name, help, Unit::Bytes, counts(&rows, value));
     }
     registry.register(
         "vm_wrong_lines",

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use justitia_api::escape::plain;
 use justitia_api::units::bytes;
 use justitia_common::answer_socket::AnswerSocket;
+use justitia_common::service_manager;
 use justitia_common::signals::Signals;
 use justitia_share::Weight;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -149,7 +150,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
         });
         for_tenants.answer(|| daemon.with_tenants());
         for_duplicates.answer(|| daemon.duplicates());
-        let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+        service_manager::tell("WATCHDOG=1");
         let left = Timespec::try_from(TICK.saturating_sub(begun.elapsed())).ok();
         let sockets = [&signals.stop, &signals.hang_up];
         let mut sockets = sockets.map(|socket| PollFd::new(socket, PollFlags::IN));
@@ -161,7 +162,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
             _ => {}
         }
     };
-    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    service_manager::tell("STOPPING=1");
     ended.and(daemon.end())
 }
 

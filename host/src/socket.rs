@@ -4,7 +4,7 @@ use std::io::{Error, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use justitia_common::answer_socket::connect;
+use justitia_api::client::connect;
 use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use justitia_api::client::MAX_ANSWER_BYTES;
 use justitia_api::control::{Answer, Request};
 use justitia_common::answer_socket::AnswerSocket;
+use justitia_common::service_manager;
 use justitia_common::signals::Signals;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
-use sd_notify::NotifyState;
 
 use super::checks::RunError;
 use super::reload::Live;
@@ -74,7 +74,7 @@ impl AgentLoop {
     /// If a vital file cannot be read any more, or knobs could not be restored.
     pub(super) fn run(&mut self) -> Result<(), RunError> {
         let stopped = self.tick_until_stopped();
-        let _ = sd_notify::notify(&[NotifyState::Stopping]);
+        service_manager::tell("STOPPING=1");
         if let Err(error) = &stopped {
             tracing::error!(%error, "the agent ends with an error; it restores all knobs first");
         }
@@ -88,7 +88,7 @@ impl AgentLoop {
             let now = Instant::now();
             let wait = self.agent.tick(now)?;
             self.live.doubt_late(&self.agent, now);
-            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+            service_manager::tell("WATCHDOG=1");
             if self.answer_until_due(wait) {
                 return Ok(());
             }

@@ -49,7 +49,8 @@ pub fn error(text: impl Display) {
     note(format_args!("{name}: {text}"));
 }
 
-/// Says a line on standard error if anybody reads.
+/// Says a line on standard error if anybody reads. Nothing in it does anything to a terminal.
 pub fn note(text: impl Display) {
+    let text = justitia_api::escape::plain_lines(&text.to_string());
     let _ = writeln!(io::stderr(), "{text}");
 }

@@ -7,8 +7,10 @@
 mod client;
 mod page;
 mod peer;
+mod series;
 mod server;
 
+pub use series::{Labels, Level, Metric, counts, levels};
 pub use server::Server;
 
 /// The value of a label, escaped: `prometheus_client` does not escape values.

@@ -337,7 +337,7 @@ impl Progress for Screen {
 
     fn note(&mut self, line: &str) {
         if self.terminal {
-            out::note(format_args!("\r\x1b[K{line}"));
+            let _ = writeln!(std::io::stderr(), "\r\x1b[K{line}");
         } else {
             out::note(line);
         }
