@@ -121,6 +121,20 @@ impl Files {
         }
     }
 
+    /// Whether something is there that [`read`](Self::read) does not use, such as a link.
+    pub(crate) fn is_refused(&self, base: &Base, name: &str) -> bool {
+        let path = base.path.strip_prefix("/").unwrap_or(&base.path);
+        let path = self.root.join(path).join(name);
+        std::fs::symlink_metadata(path).is_ok() && self.read(base, name).is_none()
+    }
+
+    /// Whether it is a link to /dev/null: so systemd is told that nothing is to be there (systemd.unit(5)).
+    pub(crate) fn is_masked(&self, base: &Base, name: &str) -> bool {
+        let path = base.path.strip_prefix("/").unwrap_or(&base.path);
+        let link = std::fs::read_link(self.root.join(path).join(name));
+        link.is_ok_and(|to| to == Path::new("/dev/null"))
+    }
+
     /// The names in a directory below `base`, sorted.
     pub(crate) fn list(&self, base: &Base, name: &str) -> Vec<String> {
         let directory = self.counted(self.open(base, name, OFlags::DIRECTORY));

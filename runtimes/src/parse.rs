@@ -2,6 +2,7 @@
 //! what they should be. Nothing of a file is kept but what is asked for.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -378,6 +379,29 @@ pub fn home_of(passwd: &[u8], uid: u32) -> Option<String> {
         let home = fields.nth(2)?;
         (is_user && home.starts_with('/')).then(|| home.to_owned())
     })
+}
+
+/// The type of the file system on which a path lies, by `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+pub fn filesystem_of<'a>(mountinfo: &'a str, path: &str) -> Option<&'a str> {
+    // As the kernel writes it there.
+    let escaped = [
+        ('\\', r"\134"),
+        (' ', r"\040"),
+        ('\t', r"\011"),
+        ('\n', r"\012"),
+    ];
+    let path = escaped
+        .iter()
+        .fold(path.to_owned(), |path, (c, to)| path.replace(*c, to));
+    let mounts = mountinfo.lines().filter_map(|line| {
+        let point = line.split(' ').nth(4)?;
+        let (_, of) = line.split_once(" - ")?;
+        Path::new(&path)
+            .starts_with(point)
+            .then_some((point.len(), of.split(' ').next()?))
+    });
+    // Of several mounts on one another the last counts.
+    mounts.max_by_key(|(length, _)| *length).map(|(_, of)| of)
 }
 
 #[cfg(test)]

@@ -193,9 +193,12 @@ pub(crate) fn unescape(text: &str) -> Option<String> {
     justitia_api::escape::decode(text)?.into_string().ok()
 }
 
+/// Whose a cgroup is: only what lies below a user's own manager is made by that user. What root puts into the user's slice is root's.
 fn user_of(path: &str) -> Option<u32> {
     let slice = path.strip_prefix("user.slice/user-")?;
-    let (uid, _) = slice.split_once(".slice/")?;
+    let (uid, below) = slice.split_once(".slice/")?;
+    let manager = below.strip_prefix("user@")?.strip_prefix(uid)?;
+    manager.strip_prefix(".service/")?;
     uid.parse().ok()
 }
 

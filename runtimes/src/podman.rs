@@ -17,10 +17,18 @@ const STORE: &str = "/var/lib/containers/storage/overlay-containers";
 const USER_STORAGE: &str = ".local/share/containers/storage";
 /// Its storage drivers, the usual first: each has a store of its own.
 const DRIVERS: [&str; 4] = ["overlay", "vfs", "btrfs", "zfs"];
+/// File systems that ask no server.
+const LOCAL: [&str; 14] = [
+    "bcachefs", "btrfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs",
+    "squashfs", "tmpfs", "xfs", "zfs",
+];
 /// Where CRI-O keeps the bundles of what runs.
 const CRIO_STORE: &str = "/run/containers/storage/overlay-containers";
 /// Where crun keeps its state.
 const CRUN: &str = "/run/crun";
+/// The lists of a store: the second has what is removed when it ends, such as all of `podman run --rm` and most of Quadlet's
+/// (containers/storage, `newContainerStore`; podman 4.4 and later).
+const LISTS: [&str; 2] = ["containers.json", "volatile-containers.json"];
 /// The most stores whose lists of containers are kept.
 const MAX_STORES: usize = 64;
 
@@ -29,7 +37,7 @@ const MAX_STORES: usize = 64;
 pub(crate) struct Stores(HashMap<PathBuf, (State, BTreeMap<String, PodmanContainer>)>);
 
 impl Stores {
-    /// What the list in this directory says of a container.
+    /// What the lists in this directory say of a container.
     fn container(
         &mut self,
         files: &Files,
@@ -37,26 +45,35 @@ impl Stores {
         prefix: &str,
         id: &str,
     ) -> PodmanContainer {
-        let name = format!("{prefix}containers.json");
-        let path = store.path.join(&name);
-        let state = files.state(store, &name);
+        let mut lists = LISTS.iter().map(|list| format!("{prefix}{list}"));
+        let found = lists.find_map(|list| self.listed(files, store, &list, id));
+        found.unwrap_or_default()
+    }
+
+    /// What one list says of it.
+    fn listed(
+        &mut self,
+        files: &Files,
+        store: &Base,
+        name: &str,
+        id: &str,
+    ) -> Option<PodmanContainer> {
+        let path = store.path.join(name);
+        let state = files.state(store, name);
         let known = self.0.get(&path).map(|(state, _)| *state);
         if state.is_none() || state != known {
             self.0.remove(&path);
             if self.0.len() >= MAX_STORES {
                 self.0.clear();
             }
-            if let Some(content) = files.read(store, &name) {
+            if let Some(content) = files.read(store, name) {
                 match parse::podman_containers(&content.bytes) {
                     Some(list) => drop(self.0.insert(path.clone(), (content.state, list))),
                     None => files.note_error(),
                 }
             }
         }
-        let list = self.0.get(&path).map(|(_, list)| list);
-        list.and_then(|list| list.get(id))
-            .cloned()
-            .unwrap_or_default()
+        self.0.get(&path)?.1.get(id).cloned()
     }
 }
 
@@ -70,6 +87,9 @@ struct Place {
 fn places_of_user(files: &Files, uid: u32) -> Option<Vec<Place>> {
     let etc = Base::root("/etc");
     let home = files.parse(&etc, "passwd", |passwd| parse::home_of(passwd, uid))?;
+    if !answers(files, &home) {
+        return None;
+    }
     let home = Path::new(&home);
     let (parent, name) = (home.parent()?, home.file_name()?.to_str()?);
     let place = |driver| Place {
@@ -80,6 +100,18 @@ fn places_of_user(files: &Files, uid: u32) -> Option<Vec<Place>> {
         prefix: format!("{name}/{USER_STORAGE}/{driver}-containers/"),
     };
     Some(DRIVERS.map(place).into())
+}
+
+/// Whether a home lies where the kernel answers by itself: a server that is gone, or an automounter, would hold this process up. Where the
+/// mounts are not known, it does.
+fn answers(files: &Files, home: &str) -> bool {
+    let process = Base::root("/proc/self");
+    let Some(mounts) = files.read(&process, "mountinfo") else {
+        return !files.is_refused(&process, "mountinfo");
+    };
+    let mounts = String::from_utf8_lossy(&mounts.bytes);
+    let kind = parse::filesystem_of(&mounts, home);
+    kind.is_none_or(|kind| LOCAL.contains(&kind))
 }
 
 /// Where root's container is, and its cgroup where crun says it.

@@ -26,14 +26,19 @@ const DIRECTORIES: [&str; 12] = [
     "/run/systemd/generator.late",
 ];
 
-/// What systemd divides I/O by if it was told a number for this unit. It writes that number to `io.weight` as it is.
+/// What systemd divides I/O by if it was told a number for this unit. It writes that number to `io.weight` as it is. `None` also where a file
+/// of the unit may not be used, such as a link: then `io.weight` counts.
 pub(crate) fn weight(files: &Files, unit: &str) -> Option<Declared> {
     let (_, suffix) = unit.rsplit_once('.')?;
     let section = section(suffix)?;
-    let mut declared = None;
+    let (mut declared, mut is_known) = (None, true);
     let mut say = |base: &Base, name: &str| -> bool {
         let Some(content) = files.read(base, name) else {
-            return false;
+            // systemd may read what is not read here: then nothing is known.
+            let is_masked = files.is_masked(base, name);
+            let is_refused = !is_masked && files.is_refused(base, name);
+            is_known &= !is_refused;
+            return is_masked || is_refused;
         };
         match parse::unit_weight(&content.bytes, section) {
             Some(Some(weight)) => {
@@ -57,7 +62,7 @@ pub(crate) fn weight(files: &Files, unit: &str) -> Option<Declared> {
     for (name, directory) in drop_ins(files, unit, suffix) {
         say(&Base::root(directory), &name);
     }
-    declared
+    declared.filter(|_| is_known)
 }
 
 /// The section of a unit in which its resources are.

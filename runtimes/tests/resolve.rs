@@ -105,6 +105,70 @@ fn a_container_of_podman_is_known_in_both_layouts_with_its_inner_cgroup() {
     }
 }
 
+/// podman has what `--rm` made in a list of its own.
+#[test]
+fn a_container_that_is_removed_when_it_ends_has_its_name_and_image() {
+    let tree = Tree::new();
+    tree.podman("machine.slice/libpod-ID.scope", "db", 300);
+    let list = |name| {
+        let store = "var/lib/containers/storage/overlay-containers";
+        tree.path(&format!("{store}/{name}"))
+    };
+    std::fs::rename(list("containers.json"), list("volatile-containers.json")).unwrap();
+    let path = format!("machine.slice/libpod-{ID}.scope");
+    let found = tree.resolve(&path, false);
+    assert_eq!(found.identity.name, "db");
+    assert_eq!(
+        found.identity.image.as_deref(),
+        Some("localhost/small:latest")
+    );
+    assert!(found.complete);
+}
+
+/// Its files are root's, as is its cgroup: users make theirs below a manager of their own.
+#[test]
+fn a_container_that_root_put_into_a_users_slice_is_roots() {
+    let tree = Tree::new();
+    let path = "user.slice/user-1000.slice/docker-ID.scope";
+    tree.docker(path, "web", 800);
+    let found = tree.resolve(&path.replace("ID", ID), false).identity;
+    assert_eq!(found.name, "web");
+    assert_eq!(found.declared.unwrap().weight.get(), 800);
+}
+
+/// systemd follows links, which are not followed here. What lies below them is not what it goes by either.
+#[test]
+fn beside_a_file_of_a_unit_that_may_not_be_used_no_other_counts() {
+    let tree = Tree::new();
+    let service = |weight: u64| format!("[Service]\nIOWeight={weight}\n");
+    let declared = || {
+        tree.resolve("system.slice/db.service", false)
+            .identity
+            .declared
+    };
+    tree.write("usr/lib/systemd/system/db.service", &service(100));
+    tree.write("srv/db.service", &service(700));
+    assert_eq!(declared().unwrap().weight.get(), 100);
+    let link = |to: &str, at: &str| {
+        let at = tree.path(at);
+        std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(to, &at).unwrap();
+        at
+    };
+    let file = link("/srv/db.service", "etc/systemd/system/db.service");
+    assert_eq!(declared(), None);
+    std::fs::remove_file(file).unwrap();
+    let drop_in = "etc/systemd/system/db.service.d/50-weight.conf";
+    let at = link("/srv/db.service", drop_in);
+    assert_eq!(declared(), None);
+    std::fs::remove_file(at).unwrap();
+    // One of this name counts no more.
+    link("/dev/null", drop_in);
+    let lower = "usr/lib/systemd/system/db.service.d/50-weight.conf";
+    tree.write(lower, &service(300));
+    assert_eq!(declared().unwrap().weight.get(), 100);
+}
+
 #[test]
 fn podmans_list_is_read_again_when_it_changes() {
     let tree = Tree::new();
@@ -410,6 +474,21 @@ fn a_rootless_container_has_the_name_that_its_users_files_say() {
     let name = tree.resolve(&path, true).identity.name;
     assert_eq!(name, format!("user-{uid}/mine"));
     std::fs::rename(&stores[1], &stores[0]).unwrap();
+    // Not from a server, which may be gone; the last mount on a path counts.
+    let root = "21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n";
+    let home = |kind: &str| format!("40 21 0:44 / /home rw,relatime - {kind} server:/home rw\n");
+    for (mounts, known) in [
+        (root.to_owned(), true),
+        (format!("{root}{}", home("xfs")), true),
+        (format!("{root}{}", home("nfs4")), false),
+        (format!("{root}{}", home("autofs")), false),
+        (format!("{root}{}{}", home("autofs"), home("ext4")), true),
+    ] {
+        tree.write("proc/self/mountinfo", &mounts);
+        let name = tree.resolve(&path, true).identity.name;
+        assert_eq!(name == format!("user-{uid}/mine"), known, "{mounts}");
+    }
+    std::fs::remove_file(tree.path("proc/self/mountinfo")).unwrap();
     // Not where the container itself may make cgroups.
     let inner = format!("{path}/container/user.slice/libpod-{ID}.scope");
     let name = tree.resolve(&inner, true).identity.name;
