@@ -157,7 +157,6 @@ fn the_units_of_the_cache_are_hardened_and_keep_what_they_share_with_the_agent()
         "PrivateTmp=yes",
         "ProtectKernelModules=yes",
         "RestrictNamespaces=yes",
-        "RestrictSUIDSGID=yes",
         "LockPersonality=yes",
         "MemoryDenyWriteExecute=yes",
         "SystemCallArchitectures=native",
@@ -174,6 +173,7 @@ fn the_units_of_the_cache_are_hardened_and_keep_what_they_share_with_the_agent()
                 "CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_CHOWN CAP_LEASE",
                 "ProtectControlGroups=yes",
                 "ProtectHome=yes",
+                "RestrictSUIDSGID=yes",
                 "SystemCallFilter=@system-service",
                 // The agent's journal lies there.
                 "RuntimeDirectory=justitia",
@@ -203,6 +203,8 @@ fn the_units_of_the_cache_are_hardened_and_keep_what_they_share_with_the_agent()
             assert!(unit.contains(" CAP_SYSLOG"));
             // And it writes memory.reclaim.
             for line in [
+                // With it systemd refuses openat2, by which it looks what is cached.
+                "RestrictSUIDSGID=yes",
                 "ProtectKernelLogs=yes",
                 "ProtectKernelTunables=yes",
                 "ProtectControlGroups=yes",

@@ -172,6 +172,7 @@ impl<'a, 'b> Serving<'a, 'b> {
         self.pools
             .follow(&view, unmanaged, &mut self.session, batches)?;
         let (header, rows) = self.session.stats()?;
+        self.pools.see(&rows);
         let counts = machine.probe.counts();
         machine.costs.update(&Counted {
             missed: header.missed,

@@ -47,11 +47,12 @@ fn of_vm(vm: &VmDuplicates) -> Option<String> {
         return Some(format!("{}: {why}", vm.name));
     }
     let file = vm.guest_file?;
-    let told: u64 = vm.disks.iter().filter_map(|disk| disk.guest).sum();
+    let told = vm.disks.iter().filter_map(|disk| disk.guest);
+    let told = told.fold(0, u64::saturating_add);
     let rest = file.saturating_sub(told);
     if !vm.guest_is_whole {
         return Some(format!(
-            "{}: its guest's agent had no time for all: of {} of files it found {} on disks",
+            "{}: its guest's agent could not look at all: of {} of files it found {} on disks",
             vm.name,
             bytes(file),
             bytes(told)

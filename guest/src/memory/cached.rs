@@ -65,6 +65,7 @@ pub(super) fn cached(seed: u64, file: u64) -> Cached {
         until: Instant::now() + LIMIT,
         seen: HashSet::new(),
         is_over: false,
+        is_refused: false,
     };
     let mut devices = HashSet::new();
     for filesystem in &found.filesystems {
@@ -73,7 +74,7 @@ pub(super) fn cached(seed: u64, file: u64) -> Cached {
         }
         walk.files(filesystem);
     }
-    let whole = !walk.is_over;
+    let whole = !walk.is_over && !walk.is_refused;
     walk.sampler.finish(file, whole)
 }
 
@@ -162,6 +163,8 @@ struct Walk {
     /// Files that were looked at: device and inode.
     seen: HashSet<(DevId, u64)>,
     is_over: bool,
+    /// A file could not be opened though it is there.
+    is_refused: bool,
 }
 
 impl Walk {
@@ -205,8 +208,14 @@ impl Walk {
                 continue;
             }
             let Some(directory) = open.last() else { return };
-            let Ok(found) = directory.fd().and_then(|fd| open_cached(fd, name)) else {
-                continue;
+            let found = match directory.fd().and_then(|fd| open_cached(fd, name)) {
+                Ok(found) => found,
+                Err(error) => {
+                    // Nothing can be opened so: before Linux 5.12, or where a filter of system calls forbids it, as `RestrictSUIDSGID=` of
+                    // systemd does.
+                    self.is_refused |= matches!(error, Errno::PERM | Errno::NOSYS | Errno::INVAL);
+                    continue;
+                }
             };
             let Ok(stat) = rustix::fs::fstat(&found) else {
                 continue;
@@ -402,6 +411,7 @@ mod tests {
             until: Instant::now() + Duration::from_secs(600),
             seen: HashSet::new(),
             is_over: false,
+            is_refused: false,
         };
         let of = Filesystem {
             mount: dir.path().to_owned(),

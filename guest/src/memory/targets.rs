@@ -6,7 +6,6 @@
 //! level are protected, steps go to these cgroups one by one, as far as each is above its protection; below them the
 //! kernel spares what is protected.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
 use justitia_kernel::cgroup::Cgroup;
@@ -73,12 +72,11 @@ impl Targets {
     }
 }
 
-/// The cgroup of a tenant, if it is still the same one. Names with other than printable ASCII are not found.
+/// The cgroup of a tenant, if it is still the same one.
 fn open(root: &Cgroup, of: &Spare) -> Option<Cgroup> {
-    let names = Path::new(&of.path).iter().filter(|name| *name != "/");
-    let found = names
-        .map(OsStr::new)
-        .try_fold(root.clone(), |cgroup, name| cgroup.child(name).ok())?;
+    let path = justitia_api::escape::decode(&of.path)?;
+    let mut names = Path::new(&path).iter().filter(|name| *name != "/");
+    let found = names.try_fold(root.clone(), |cgroup, name| cgroup.child(name).ok())?;
     (!found.is_root() && found.id().0 == of.id).then_some(found)
 }
 
@@ -115,6 +113,7 @@ impl Seen {
 mod tests {
     use super::*;
     use justitia_kernel::cgroup::CgroupFs;
+    use std::ffi::OsStr;
     use std::fs;
 
     /// A machine with cgroups of these bytes: current, low, file, dirty.
@@ -180,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_the_agents_tenants_do_not_use_is_taken() {
-        let (_dir, fs) = machine(&[("a/b", 500, "500", 500, 0), ("c", 500, "500", 500, 0)]);
+        let (_dir, fs) = machine(&[("a/b", 500, "500", 500, 0), (r"c\x2dd", 500, "500", 500, 0)]);
         let id = |names: &[&str]| {
             let mut cgroup = fs.root().clone();
             for name in names {
@@ -195,16 +194,17 @@ mod tests {
         };
         let of = [
             spare("a/b", id(&["a", "b"]), 120),
-            spare("c", id(&["c"]), 50),
+            // As systemd names it, and as the agent says it.
+            spare(r"c\x5cx2dd", id(&[r"c\x2dd"]), 50),
             // Another one has its name by now; it has gone; it is another's; it uses all.
             spare("a", 1, 500),
             spare("none", 2, 500),
             spare("", id(&[]), 500),
             spare("../x", 3, 500),
-            spare("c", id(&["c"]), 0),
+            spare(r"c\x5cx2dd", id(&[r"c\x2dd"]), 0),
         ];
         let found = steps(&fs, Some(&of));
-        assert_eq!(named(&found), [("a/b", 100), ("c", 50), ("a/b", 20)]);
+        assert_eq!(named(&found), [("a/b", 100), (r"c\x2dd", 50), ("a/b", 20)]);
         assert_eq!(steps(&fs, Some(&[])), []);
     }
 }

@@ -74,6 +74,17 @@ impl PoolTable {
         Ok(table)
     }
 
+    /// Takes in what the host has: a pool that it has destroyed is made again, and the default pool stays where the host has put it.
+    pub(crate) fn see(&mut self, rows: &[PoolRow]) {
+        let numbers: BTreeSet<u32> = rows.iter().map(|row| row.number).collect();
+        self.pools
+            .of
+            .retain(|_, pool| numbers.contains(&pool.number));
+        if let Some(row) = rows.iter().find(|row| row.number == DEFAULT_POOL) {
+            self.default_store = row.store;
+        }
+    }
+
     /// Makes the pools those of the cgroups whose pages came.
     pub(crate) fn follow(
         &mut self,
@@ -192,6 +203,40 @@ fn command(action: Action, default_store: Store, both_stores: bool) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_host_has_changed_is_followed() {
+        let row = |number, store| PoolRow {
+            number,
+            name: justitia_guest_protocol::puts::Name::new("pool").unwrap(),
+            weight: 9,
+            store,
+            ssd_weight: 0,
+            created_over_port: true,
+            entitlement_bytes: 0,
+            memory_bytes: 0,
+            ssd_bytes: 0,
+            gets: 0,
+            hits: 0,
+            insertions: 0,
+            insertions_dropped: 0,
+            evictions: 0,
+            invalidations: 0,
+            offered: 0,
+            accepted: 0,
+            taken: None,
+        };
+        let mut table = PoolTable::default();
+        for (cgroup, number) in [(2, 7), (3, 8)] {
+            let pool = Pool { number, weight: 9 };
+            table.pools.of.insert(CgroupId(cgroup), pool);
+        }
+        // Its operator destroyed one of the two, and moved the default pool to the SSD.
+        table.see(&[row(DEFAULT_POOL, Store::Ssd), row(8, Store::Memory)]);
+        let left: Vec<_> = table.pools.of.keys().copied().collect();
+        assert_eq!(left, [CgroupId(3)]);
+        assert_eq!(table.default_store, Store::Ssd);
+    }
 
     #[test]
     fn pools_of_containers_are_in_both_stores_where_that_is_wanted() {
