@@ -63,13 +63,14 @@ fn above(out: &mut String, status: &Status, tenant: &TenantStatus) {
 
 fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
     let from = source(tenant.weight_source);
-    let siblings: u64 = status
-        .tenants
-        .iter()
-        .filter(|t| t.parent == tenant.parent)
-        .map(|t| competing_weight(status, t))
-        .sum();
-    let competes = competing_weight(status, tenant);
+    let all = status.tenants.iter().enumerate();
+    let siblings: u64 = all
+        .clone()
+        .filter(|(_, t)| t.parent == tenant.parent)
+        .map(|(at, _)| competing_weight(status, at))
+        .fold(0, u64::saturating_add);
+    let at = all.clone().find(|(_, t)| t.id == tenant.id);
+    let competes = at.map_or(0, |(at, _)| competing_weight(status, at));
     let name = tenant.display_name();
     let what = if tenant.is_unmanaged() {
         ": processes in no managed cgroup"
@@ -165,14 +166,19 @@ fn declared(out: &mut String, tenant: &TenantStatus) {
 }
 
 /// The weight with which a tenant competes for page cache ([`TenantStatus::sums_weights`]).
-fn competing_weight(status: &Status, tenant: &TenantStatus) -> u64 {
-    let position = |t: &TenantStatus| status.tenants.iter().position(|one| one.id == t.id);
-    let Some(index) = position(tenant).filter(|_| tenant.sums_weights) else {
-        return tenant.weight;
+fn competing_weight(status: &Status, index: usize) -> u64 {
+    let Some(tenant) = status.tenants.get(index) else {
+        return 0;
     };
-    let children = status.tenants.iter().filter(|t| t.parent == Some(index));
-    let demand = children.filter(|t| !t.leaf || t.demand != Some(0));
-    let sum: u64 = demand.map(|t| competing_weight(status, t)).sum();
+    if !tenant.sums_weights {
+        return tenant.weight;
+    }
+    // A child comes after its parent. In a damaged recording it may not, and would be its own ancestor.
+    let later = status.tenants.iter().enumerate().skip(index + 1);
+    let children = later.filter(|(_, t)| t.parent == Some(index));
+    let demand = children.filter(|(_, t)| !t.leaf || t.demand != Some(0));
+    let sum = demand.map(|(at, _)| competing_weight(status, at));
+    let sum = sum.fold(0, u64::saturating_add);
     if sum > 0 { sum } else { tenant.weight }
 }
 
@@ -187,6 +193,7 @@ pub fn find(status: &Status, name: &str) -> Result<usize, Vec<String>> {
     let name = match name {
         // As tables show it.
         "unmanaged" | "(unmanaged)" => "-",
+        "" => return Err(Vec::new()),
         other => other,
     };
     let paths = || status.tenants.iter().map(|t| t.path.as_str()).enumerate();

@@ -46,6 +46,26 @@ fn what_was_recorded_comes_back_at_any_position() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_costs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    let mut recorder = Recorder::create(&path).unwrap();
+    let mut status = fixture::status(3, 0);
+    let times = (2000..2010).chain(1000..1070);
+    for time in times.map(f64::from) {
+        status.time = time;
+        recorder.record(&status).unwrap();
+        // Nothing is new.
+        recorder.record(&status).unwrap();
+    }
+    assert_eq!(recorder.finish().unwrap().statuses, 80);
+    assert_eq!(
+        Recording::open(&path).unwrap().status(79).unwrap().time,
+        1069.0
+    );
+}
+
+#[test]
 fn tenants_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r");

@@ -20,7 +20,10 @@ pub struct Recorder {
     /// The statuses of the block, a line each, and how many.
     lines: Vec<u8>,
     count: usize,
+    /// The first and the last time in the block.
     times: Option<(f64, f64)>,
+    /// The time of the last status.
+    last: Option<f64>,
     statuses: u64,
     bytes: u64,
 }
@@ -64,6 +67,7 @@ impl Recorder {
             lines: Vec::new(),
             count: 0,
             times: None,
+            last: None,
             statuses: 0,
             bytes: to_u64(TITLE.len()),
         })
@@ -74,10 +78,12 @@ impl Recorder {
     /// # Errors
     /// If the file cannot be written.
     pub fn record(&mut self, status: &Status) -> Result<(), RecordError> {
-        if let Some((_, last)) = self.times
-            && status.time <= last
-        {
-            return Ok(()); // the clock was set back, or nothing is new
+        if self.last == Some(status.time) {
+            return Ok(());
+        }
+        // The clock was set back: the times of a block only grow.
+        if self.times.is_some_and(|(_, last)| status.time < last) {
+            self.flush()?;
         }
         let line = serde_json::to_vec(status).map_err(|error| self.system(error.into()))?;
         if line.len() > MAX_BYTES - FULL_BYTES - 1 {
@@ -89,6 +95,7 @@ impl Recorder {
         self.statuses += 1;
         let first = self.times.map_or(status.time, |(first, _)| first);
         self.times = Some((first, status.time));
+        self.last = Some(status.time);
         if self.count == BLOCK || self.lines.len() >= FULL_BYTES {
             self.flush()?;
         }

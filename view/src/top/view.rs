@@ -404,8 +404,9 @@ impl Arrangement<'_> {
         let matches = |t: &TenantStatus| has(&t.path) || has(&t.name);
         let mut wanted: Vec<bool> = tenants.iter().map(matches).collect();
         for i in (0..wanted.len()).rev() {
-            if let (true, Some(parent)) = (wanted[i], tenants[i].parent) {
-                wanted[parent] = true;
+            let parent = tenants[i].parent.filter(|_| wanted[i]);
+            if let Some(of_parent) = parent.and_then(|parent| wanted.get_mut(parent)) {
+                *of_parent = true;
             }
         }
         Some(wanted)

@@ -113,8 +113,25 @@ fn a_tenant_is_found_by_path_end_or_part() {
     for name in ["unmanaged", "(unmanaged)", "-"] {
         assert_eq!(find(&with_unmanaged, name), Ok(3), "{name}");
     }
+    // The root is no tenant, and nothing is named by nothing.
+    for name in ["", "/", "/sys/fs/cgroup", "/sys/fs/cgroup/"] {
+        assert_eq!(find(&with_unmanaged, name), Err(vec![]), "{name}");
+    }
     assert_eq!(find(&status, "slice/").map_err(|p| p.len()), Err(3));
     assert_eq!(find(&status, "nobody"), Err(vec![]));
+}
+
+/// Recordings are sent from one to another.
+#[test]
+fn a_status_in_which_tenants_are_their_own_ancestors_is_explained() {
+    let mut status = status();
+    for (tenant, parent) in status.tenants.iter_mut().zip([Some(0), Some(0), Some(999)]) {
+        (tenant.id, tenant.parent) = (7, parent);
+        (tenant.sums_weights, tenant.weight) = (true, u64::MAX);
+    }
+    for index in 0..status.tenants.len() {
+        assert!(!explain(&status, index, &CurrentValues::default()).is_empty());
+    }
 }
 
 #[test]
