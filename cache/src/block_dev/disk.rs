@@ -102,45 +102,6 @@ pub trait BlockDevice: Send + Sync {
     }
 }
 
-impl<D: BlockDevice + ?Sized> BlockDevice for std::sync::Arc<D> {
-    fn size(&self) -> u64 {
-        (**self).size()
-    }
-    fn refresh_size(&self) -> io::Result<u64> {
-        (**self).refresh_size()
-    }
-    fn grow(&self, size: u64) -> io::Result<u64> {
-        (**self).grow(size)
-    }
-    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()> {
-        (**self).read_at(buf, off)
-    }
-    fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
-        (**self).write_at(buf, off, fua)
-    }
-    fn flush(&self) -> io::Result<()> {
-        (**self).flush()
-    }
-    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
-        (**self).discard(off, len)
-    }
-    fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
-        (**self).write_zeroes(off, len, fua, may_unmap)
-    }
-    fn write_zeroes_fast(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
-        (**self).write_zeroes_fast(off, len, fua, may_unmap)
-    }
-    fn sync_failure(&self) -> Option<String> {
-        (**self).sync_failure()
-    }
-    fn file(&self) -> Option<&ImageFile> {
-        (**self).file()
-    }
-    fn prefetch(&self, off: u64, len: u64) -> io::Result<()> {
-        (**self).prefetch(off, len)
-    }
-}
-
 /// Is `off..off + len` inside a disk of `size` bytes?
 ///
 /// # Errors

@@ -30,3 +30,4 @@ pub(crate) use pool::PoolHandle;
 #[cfg(test)]
 pub(crate) use pool_curve::PoolCurve;
 pub(crate) use state::{machine_memory, random};
+pub(crate) use stats::Counter;

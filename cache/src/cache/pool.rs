@@ -1,7 +1,7 @@
 //! A pool: what one container of one VM holds.
 
 use super::pool_curve::{Access, PoolCurve};
-use super::stats::Counts;
+use super::stats::Counters;
 use crate::block::{Block, Key};
 use crate::clock;
 use crate::config::{Policy, PoolSpec, StoreKind};
@@ -189,28 +189,6 @@ impl Pool {
     }
 }
 
-/// Counters of a pool.
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub(crate) misses: Counter,
-    pub(crate) memory_hits: Counter,
-    pub(crate) ssd_hits: Counter,
-    pub(crate) insertions: Counter,
-    pub(crate) insertions_dropped: Counter,
-    pub(crate) evictions: Counter,
-    pub(crate) demotions: Counter,
-    pub(crate) promotions: Counter,
-    pub(crate) reinsertions: Counter,
-    pub(crate) ssd_write_bytes: Counter,
-    pub(crate) invalidations: Counter,
-    pub(crate) taken: Counter,
-    pub(crate) disk_reads: Counter,
-    pub(crate) disk_wait_us: Counter,
-    pub(crate) disk_read_blocks: Counter,
-    pub(crate) timed_hit_blocks: Counter,
-    pub(crate) timed_hit_ns: Counter,
-}
-
 /// One in this many blocks that are found in memory is timed.
 const TIMED: u64 = 64;
 
@@ -255,45 +233,8 @@ impl Counters {
     pub(crate) fn gets(&self) -> u64 {
         self.misses.get() + self.memory_hits.get() + self.ssd_hits.get()
     }
-
-    pub(crate) fn read(&self) -> Counts {
-        let (memory_hits, ssd_hits) = (self.memory_hits.get(), self.ssd_hits.get());
-        Counts {
-            gets: self.misses.get() + memory_hits + ssd_hits,
-            memory_hits,
-            ssd_hits,
-            insertions: self.insertions.get(),
-            insertions_dropped: self.insertions_dropped.get(),
-            evictions: self.evictions.get(),
-            demotions: self.demotions.get(),
-            promotions: self.promotions.get(),
-            reinsertions: self.reinsertions.get(),
-            ssd_write_bytes: self.ssd_write_bytes.get(),
-            invalidations: self.invalidations.get(),
-            taken: self.taken.get(),
-            disk_reads: self.disk_reads.get(),
-            disk_wait_us: self.disk_wait_us.get(),
-            disk_read_blocks: self.disk_read_blocks.get(),
-            timed_hit_blocks: self.timed_hit_blocks.get(),
-            timed_hit_ns: self.timed_hit_ns.get(),
-        }
-    }
 }
 
 fn nanos(begun: Instant) -> u64 {
     u64::try_from(clock::since(begun).as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// A number that only grows.
-#[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }

@@ -5,66 +5,96 @@ use crate::ids::{DiskId, PoolId, VmId};
 use crate::ssd_admission::SsdAdmission;
 use justitia_api::CurveStatus;
 use serde::Serialize;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts since the cache (or the pool) began. Sums of pools: removed pools are not in them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// Blocks looked up.
-    pub gets: u64,
-    /// Of these, blocks found in memory.
-    pub memory_hits: u64,
-    /// Of these, blocks found on the SSD.
-    pub ssd_hits: u64,
-    /// Blocks inserted, by a put or by a fill.
-    pub insertions: u64,
-    /// Blocks that could not be inserted: no free slot, a racing write, a store that failed, or an SSD that is
-    /// not worth it.
-    pub insertions_dropped: u64,
-    /// Blocks evicted because the store was full, and cached no more.
-    pub evictions: u64,
-    /// Blocks of hybrid pools that went from memory to the SSD.
-    pub demotions: u64,
-    /// Blocks of hybrid pools that went from the SSD to memory.
-    pub promotions: u64,
-    /// Blocks of hybrid pools that were written to the SSD again, since they were used and would have been evicted soon.
-    pub reinsertions: u64,
-    /// Bytes written to the SSD, in segments of 64 KiB, whether all of a segment were still blocks or not.
-    pub ssd_write_bytes: u64,
-    /// Blocks removed because their content changed on disk.
-    pub invalidations: u64,
-    /// Its blocks that a read took out of it (exclusive mode), whichever pool the read was for.
-    pub taken: u64,
-    /// Reads of the disk for blocks that it lacked.
-    pub disk_reads: u64,
-    /// How long these took together, microseconds.
-    pub disk_wait_us: u64,
-    /// Blocks that these were of.
-    pub disk_read_blocks: u64,
-    /// Blocks that were found, as far as their reads were timed: a sample, each for those that it stands for.
-    pub timed_hit_blocks: u64,
-    /// How long these took together, nanoseconds.
-    pub timed_hit_ns: u64,
+/// Counters of a pool, and what they are read into.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)+) => {
+        /// Counts since the cache (or the pool) began. Sums of pools: removed pools are not in them.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct Counts {
+            /// Blocks looked up.
+            pub gets: u64,
+            $($(#[$doc])* pub $name: u64,)+
+        }
+
+        impl Counts {
+            /// Adds those of another pool.
+            pub(crate) const fn add(&mut self, more: &Self) {
+                self.gets += more.gets;
+                $(self.$name += more.$name;)+
+            }
+        }
+
+        /// Counters of a pool.
+        #[derive(Default)]
+        pub(crate) struct Counters {
+            pub(crate) misses: Counter,
+            $(pub(crate) $name: Counter,)+
+        }
+
+        impl Counters {
+            pub(crate) fn read(&self) -> Counts {
+                let counts = Counts {
+                    gets: self.misses.get(),
+                    $($name: self.$name.get(),)+
+                };
+                Counts {
+                    gets: counts.gets + counts.memory_hits + counts.ssd_hits,
+                    ..counts
+                }
+            }
+        }
+    };
 }
 
-impl Counts {
-    /// Adds those of another pool.
-    pub(crate) const fn add(&mut self, more: &Self) {
-        self.gets += more.gets;
-        self.memory_hits += more.memory_hits;
-        self.ssd_hits += more.ssd_hits;
-        self.insertions += more.insertions;
-        self.insertions_dropped += more.insertions_dropped;
-        self.evictions += more.evictions;
-        self.demotions += more.demotions;
-        self.promotions += more.promotions;
-        self.reinsertions += more.reinsertions;
-        self.invalidations += more.invalidations;
-        self.taken += more.taken;
-        self.disk_reads += more.disk_reads;
-        self.disk_wait_us += more.disk_wait_us;
-        self.disk_read_blocks += more.disk_read_blocks;
-        self.timed_hit_blocks += more.timed_hit_blocks;
-        self.timed_hit_ns += more.timed_hit_ns;
+counts! {
+    /// Of these, blocks found in memory.
+    memory_hits,
+    /// Of these, blocks found on the SSD.
+    ssd_hits,
+    /// Blocks inserted, by a put or by a fill.
+    insertions,
+    /// Blocks that could not be inserted: no free slot, a racing write, a store that failed, or an SSD that is
+    /// not worth it.
+    insertions_dropped,
+    /// Blocks evicted because the store was full, and cached no more.
+    evictions,
+    /// Blocks of hybrid pools that went from memory to the SSD.
+    demotions,
+    /// Blocks of hybrid pools that went from the SSD to memory.
+    promotions,
+    /// Blocks of hybrid pools that were written to the SSD again, since they were used and would have been evicted soon.
+    reinsertions,
+    /// Bytes written to the SSD, in segments of 64 KiB, whether all of a segment were still blocks or not.
+    ssd_write_bytes,
+    /// Blocks removed because their content changed on disk.
+    invalidations,
+    /// Its blocks that a read took out of it (exclusive mode), whichever pool the read was for.
+    taken,
+    /// Reads of the disk for blocks that it lacked.
+    disk_reads,
+    /// How long these took together, microseconds.
+    disk_wait_us,
+    /// Blocks that these were of.
+    disk_read_blocks,
+    /// Blocks that were found, as far as their reads were timed: a sample, each for those that it stands for.
+    timed_hit_blocks,
+    /// How long these took together, nanoseconds.
+    timed_hit_ns,
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

@@ -58,7 +58,7 @@ impl CachedDisk {
 
     /// The backing store.
     pub(crate) fn backing(&self) -> &dyn BlockDevice {
-        &self.backing
+        &*self.backing
     }
 
     /// Reads what the cache has in memory, and never waits: `true` when that was everything. Otherwise, too,

@@ -6,7 +6,7 @@ use super::write_order::Gates;
 use super::write_order::WriteOrder;
 use crate::backing::RawImage;
 use crate::block_dev::{BlockDevice, ImageFile};
-use crate::cache::{PoolHandle, WriteGuard};
+use crate::cache::{Counter, PoolHandle, WriteGuard};
 use crate::disk::{CachedDisk, MissFill, MissRemainder};
 use crate::ids::PoolId;
 use justitia_guest_protocol::puts::Serial;
@@ -14,7 +14,6 @@ use rustix::fs::{FileType, fstat};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
@@ -36,14 +35,14 @@ pub struct Volume {
 
 #[derive(Default)]
 struct Counters {
-    reads: AtomicU64,
-    read_bytes: AtomicU64,
-    inline_hits: AtomicU64,
-    offloaded_requests: AtomicU64,
-    writes: AtomicU64,
-    write_bytes: AtomicU64,
-    errors: AtomicU64,
-    unknown_tags: AtomicU64,
+    reads: Counter,
+    read_bytes: Counter,
+    inline_hits: Counter,
+    offloaded_requests: Counter,
+    writes: Counter,
+    write_bytes: Counter,
+    errors: Counter,
+    unknown_tags: Counter,
 }
 
 /// What a volume has done since it was added.
@@ -169,18 +168,17 @@ impl Volume {
     /// What it has done.
     #[must_use]
     pub fn stats(&self) -> VolumeStats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
         VolumeStats {
             name: self.name.clone(),
-            reads: read(&counters.reads),
-            read_bytes: read(&counters.read_bytes),
-            inline_hits: read(&counters.inline_hits),
-            offloaded_requests: read(&counters.offloaded_requests),
-            writes: read(&counters.writes),
-            write_bytes: read(&counters.write_bytes),
-            errors: read(&counters.errors),
-            unknown_tags: read(&counters.unknown_tags),
+            reads: counters.reads.get(),
+            read_bytes: counters.read_bytes.get(),
+            inline_hits: counters.inline_hits.get(),
+            offloaded_requests: counters.offloaded_requests.get(),
+            writes: counters.writes.get(),
+            write_bytes: counters.write_bytes.get(),
+            errors: counters.errors.get(),
+            unknown_tags: counters.unknown_tags.get(),
             sync_failed: self.backend.disk().sync_failure(),
         }
     }
@@ -202,38 +200,34 @@ impl Volume {
     pub(crate) fn pool_of(&self, tag: ContainerTag) -> Option<PoolHandle> {
         let found = self.vm.tags.get(tag).and_then(|id| self.backend.pool(id));
         if found.is_none() && matches!(self.backend, Backend::Cached(_)) {
-            self.counters.unknown_tags.fetch_add(1, Ordering::Relaxed);
+            self.counters.unknown_tags.add(1);
         }
         found
     }
 
     /// Counts a read of `bytes` that was answered from the cache without waiting.
     pub(crate) fn count_inline_hit(&self, bytes: u64) {
-        self.counters.inline_hits.fetch_add(1, Ordering::Relaxed);
+        self.counters.inline_hits.add(1);
         self.count_read(bytes);
     }
 
     pub(super) fn count_read(&self, bytes: u64) {
-        self.counters.reads.fetch_add(1, Ordering::Relaxed);
-        self.counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counters.reads.add(1);
+        self.counters.read_bytes.add(bytes);
     }
 
     pub(super) fn count_write(&self, bytes: u64) {
-        self.counters.writes.fetch_add(1, Ordering::Relaxed);
-        self.counters
-            .write_bytes
-            .fetch_add(bytes, Ordering::Relaxed);
+        self.counters.writes.add(1);
+        self.counters.write_bytes.add(bytes);
     }
 
     pub(super) fn count_offloaded(&self) {
-        self.counters
-            .offloaded_requests
-            .fetch_add(1, Ordering::Relaxed);
+        self.counters.offloaded_requests.add(1);
     }
 
     /// A request was answered with an error.
     pub(crate) fn count_error(&self) {
-        self.counters.errors.fetch_add(1, Ordering::Relaxed);
+        self.counters.errors.add(1);
     }
 }
 
@@ -253,7 +247,7 @@ impl Backend {
     pub fn disk(&self) -> &dyn BlockDevice {
         match self {
             Self::Cached(disk) => disk,
-            Self::Plain(disk) => disk,
+            Self::Plain(disk) => &**disk,
         }
     }
 

@@ -4,42 +4,28 @@ use super::api::Stats;
 use crate::cache::{PoolStats, StoreStats};
 use crate::frontend::VolumeStats;
 use crate::ssd_admission::SsdAdmission;
-use justitia_common::metrics::label;
-use prometheus_client::encoding::EncodeLabelSet;
+use justitia_common::metrics::{Labels, Level, Metric, counts, label, levels};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
-use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Pool {
-    vm: String,
-    pool: String,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct PoolStore {
-    vm: String,
-    pool: String,
-    store: String,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Store {
-    store: String,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Disk {
-    disk: String,
-}
-
-/// A metric: its name, its help, and where its value is.
-type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
-
+/// Of the daemon.
+const LEVELS: [Metric<Stats>; 3] = [
+    ("clients", "NBD clients connected", |s| number(s.clients)),
+    (
+        "disks_unserved",
+        "Disks that are configured and cannot be served",
+        |s| number(s.unserved.len()),
+    ),
+    (
+        "vhost_front_ends",
+        "Front ends connected over vhost-user",
+        |s| number(s.vhost_front_ends),
+    ),
+];
 const STORE_BYTES: [Metric<StoreStats>; 3] = [
     ("store_capacity", "What a store may hold", |s| {
         s.capacity_bytes
@@ -149,34 +135,24 @@ pub(super) fn text(stats: &Stats) -> Result<String, String> {
     pools(stats, &mut registry);
     disks(stats, &mut registry);
     ports(stats, &mut registry);
-    let clients: Gauge<u64, AtomicU64> = Gauge::default();
-    clients.set(u64::try_from(stats.clients).unwrap_or(u64::MAX));
-    registry.register("clients", "NBD clients connected", clients);
-    let unserved: Gauge<u64, AtomicU64> = Gauge::default();
-    unserved.set(u64::try_from(stats.unserved.len()).unwrap_or(u64::MAX));
-    let help = "Disks that are configured and cannot be served";
-    registry.register("disks_unserved", help, unserved);
-    let front_ends: Gauge<u64, AtomicU64> = Gauge::default();
-    front_ends.set(u64::try_from(stats.vhost_front_ends).unwrap_or(u64::MAX));
-    let help = "Front ends connected over vhost-user";
-    registry.register("vhost_front_ends", help, front_ends);
+    for (name, help, value) in LEVELS {
+        let level = Level::default();
+        level.set(value(stats));
+        registry.register(name, help, level);
+    }
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|e| e.to_string())?;
     Ok(text)
 }
 
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
 fn stores(stats: &Stats, registry: &mut Registry) {
     let all = stats.cache.stores.iter();
-    let rows: Vec<_> = all
-        .map(|s| {
-            (
-                Store {
-                    store: s.store.to_string(),
-                },
-                s,
-            )
-        })
-        .collect();
+    let labels = |s: &StoreStats| vec![("store", s.store.to_string())];
+    let rows: Vec<_> = all.map(|s| (labels(s), s)).collect();
     for (name, help, value) in STORE_BYTES {
         registry.register_with_unit(name, help, Unit::Bytes, levels(&rows, value));
     }
@@ -191,17 +167,8 @@ fn stores(stats: &Stats, registry: &mut Registry) {
 fn pools(stats: &Stats, registry: &mut Registry) {
     let vms = stats.cache.vms.iter();
     let all = vms.flat_map(|vm| vm.pools.iter().map(move |pool| (&vm.name, pool)));
-    let rows: Vec<_> = all
-        .map(|(vm, pool)| {
-            (
-                Pool {
-                    vm: label(vm),
-                    pool: label(&pool.name),
-                },
-                pool,
-            )
-        })
-        .collect();
+    let labels = |vm: &str, pool: &PoolStats| vec![("vm", label(vm)), ("pool", label(&pool.name))];
+    let rows: Vec<_> = all.map(|(vm, pool)| (labels(vm, pool), pool)).collect();
     for (name, help, value) in POOL_COUNTS {
         registry.register(name, help, counts(&rows, value));
     }
@@ -209,17 +176,25 @@ fn pools(stats: &Stats, registry: &mut Registry) {
         registry.register(name, help, levels(&rows, value));
     }
     pool_stores(&rows, registry);
-    let named = rows.iter().map(|(of, pool)| (&*of.vm, &*of.pool, *pool));
-    curves(named, registry);
+    curves(&rows, registry);
+}
+
+/// These labels and one more.
+fn with(labels: &Labels, name: &'static str, value: &str) -> Labels {
+    labels
+        .iter()
+        .cloned()
+        .chain([(name, value.to_owned())])
+        .collect()
 }
 
 /// What a pool has in each of the stores.
-fn pool_stores(rows: &[(Pool, &PoolStats)], registry: &mut Registry) {
-    let weights = Family::<PoolStore, Level>::default();
-    let entitled = Family::<PoolStore, Level>::default();
-    let used = Family::<PoolStore, Level>::default();
-    let hits = Family::<PoolStore, Counter>::default();
-    for (Pool { vm, pool: name }, pool) in rows {
+fn pool_stores(rows: &[(Labels, &PoolStats)], registry: &mut Registry) {
+    let weights = Family::<Labels, Level>::default();
+    let entitled = Family::<Labels, Level>::default();
+    let used = Family::<Labels, Level>::default();
+    let hits = Family::<Labels, Counter>::default();
+    for (labels, pool) in rows {
         let memory = [
             pool.memory_weight,
             pool.memory_entitlement_bytes,
@@ -233,15 +208,11 @@ fn pool_stores(rows: &[(Pool, &PoolStats)], registry: &mut Registry) {
             pool.counts.ssd_hits,
         ];
         for (store, [weight, entitlement, bytes, found]) in [("memory", memory), ("ssd", ssd)] {
-            let label = PoolStore {
-                vm: vm.clone(),
-                pool: name.clone(),
-                store: store.to_owned(),
-            };
-            weights.get_or_create(&label).set(weight);
-            entitled.get_or_create(&label).set(entitlement);
-            used.get_or_create(&label).set(bytes);
-            hits.get_or_create(&label).inc_by(found);
+            let labels = with(labels, "store", store);
+            weights.get_or_create(&labels).set(weight);
+            entitled.get_or_create(&labels).set(entitlement);
+            used.get_or_create(&labels).set(bytes);
+            hits.get_or_create(&labels).inc_by(found);
         }
     }
     let help = "A pool's weight in its VM, 0 in a store that it does not use";
@@ -254,16 +225,7 @@ fn pool_stores(rows: &[(Pool, &PoolStats)], registry: &mut Registry) {
 
 fn disks(stats: &Stats, registry: &mut Registry) {
     let all = stats.exports.iter();
-    let rows: Vec<_> = all
-        .map(|e| {
-            (
-                Disk {
-                    disk: label(&e.name),
-                },
-                e,
-            )
-        })
-        .collect();
+    let rows: Vec<_> = all.map(|e| (vec![("disk", label(&e.name))], e)).collect();
     for (name, help, value) in DISK_COUNTS {
         registry.register(name, help, counts(&rows, value));
     }
@@ -272,40 +234,10 @@ fn disks(stats: &Stats, registry: &mut Registry) {
     }
 }
 
-type Level = Gauge<u64, AtomicU64>;
-
-fn levels<L: Clone + Eq + Hash, T>(rows: &[(L, &T)], value: fn(&T) -> u64) -> Family<L, Level> {
-    let family = Family::<L, Level>::default();
-    for (label, of) in rows {
-        family.get_or_create(label).set(value(of));
-    }
-    family
-}
-
-fn counts<L: Clone + Eq + Hash, T>(rows: &[(L, &T)], value: fn(&T) -> u64) -> Family<L, Counter> {
-    let family = Family::<L, Counter>::default();
-    for (label, of) in rows {
-        family.get_or_create(label).inc_by(value(of));
-    }
-    family
-}
-
-// The series of pools' miss-ratio curves.
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Sized {
-    vm: String,
-    pool: String,
-    size: &'static str,
-}
-
-/// Three series for each pool with a curve. `pools` are labels of the VM and of the pool, and the pool.
-pub(super) fn curves<'a>(
-    pools: impl Iterator<Item = (&'a str, &'a str, &'a PoolStats)>,
-    registry: &mut Registry,
-) {
-    let misses = Family::<Sized, Gauge<f64, AtomicU64>>::default();
-    for (vm, name, pool) in pools {
+/// Three series for each pool with a curve.
+fn curves(pools: &[(Labels, &PoolStats)], registry: &mut Registry) {
+    let misses = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+    for (labels, pool) in pools {
         let Some(curve) = &pool.curve else { continue };
         let holds = pool.memory_bytes + pool.ssd_bytes;
         for (size, bytes) in [
@@ -313,12 +245,8 @@ pub(super) fn curves<'a>(
             ("same", holds),
             ("twice", holds.saturating_mul(2)),
         ] {
-            let label = Sized {
-                vm: vm.to_owned(),
-                pool: name.to_owned(),
-                size,
-            };
-            misses.get_or_create(&label).set(curve.miss_ratio(bytes));
+            let labels = with(labels, "size", size);
+            misses.get_or_create(&labels).set(curve.miss_ratio(bytes));
         }
     }
     registry.register(
@@ -328,41 +256,21 @@ pub(super) fn curves<'a>(
     );
 }
 
-// The series of ports, and of what guests hold.
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Blocks {
-    vm: String,
-    verdict: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Messages {
-    vm: String,
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Vm {
-    vm: String,
-}
-
-pub(super) fn ports(stats: &Stats, registry: &mut Registry) {
-    let blocks = Family::<Blocks, Counter>::default();
-    let messages = Family::<Messages, Counter>::default();
-    let commands = Family::<Messages, Counter>::default();
-    let unknown = Family::<Vm, Counter>::default();
-    for port in &stats.ports {
-        let vm = label(&port.vm);
+/// The series of ports.
+fn ports(stats: &Stats, registry: &mut Registry) {
+    let blocks = Family::<Labels, Counter>::default();
+    let messages = Family::<Labels, Counter>::default();
+    let commands = Family::<Labels, Counter>::default();
+    let all = stats.ports.iter();
+    let rows: Vec<_> = all
+        .map(|port| (vec![("vm", label(&port.vm))], port))
+        .collect();
+    for (vm, port) in &rows {
         for (verdict, count) in &port.verdicts {
-            let vm = vm.clone();
-            let series = Blocks { vm, verdict };
-            blocks.get_or_create(&series).inc_by(*count);
+            let labels = with(vm, "verdict", verdict);
+            blocks.get_or_create(&labels).inc_by(*count);
         }
-        let of = |result| Messages {
-            vm: vm.clone(),
-            result,
-        };
+        let of = |result| with(vm, "result", result);
         for (result, count) in [
             ("handled", port.messages),
             ("malformed", port.malformed),
@@ -373,8 +281,6 @@ pub(super) fn ports(stats: &Stats, registry: &mut Registry) {
         for (result, count) in [("done", port.commands), ("refused", port.commands_refused)] {
             commands.get_or_create(&of(result)).inc_by(count);
         }
-        let series = Vm { vm };
-        unknown.get_or_create(&series).inc_by(port.unknown_pool);
     }
     registry.register("port_blocks", "Blocks that guests offered", blocks);
     registry.register("port_messages", "Messages of guests", messages);
@@ -382,33 +288,27 @@ pub(super) fn ports(stats: &Stats, registry: &mut Registry) {
     registry.register(
         "port_unknown_pool_blocks",
         "Offered blocks whose pool was unknown",
-        unknown,
+        counts(&rows, |port| port.unknown_pool),
     );
     residency(stats, registry);
 }
 
+/// The series of what guests hold.
 fn residency(stats: &Stats, registry: &mut Registry) {
-    let known = Family::<Vm, Gauge<u64, AtomicU64>>::default();
-    let capacity = Family::<Vm, Gauge<u64, AtomicU64>>::default();
-    for vm in &stats.cache.vms {
-        let Some(table) = vm.residency else {
-            continue;
-        };
-        let series = Vm {
-            vm: label(&vm.name),
-        };
-        known.get_or_create(&series).set(table.blocks);
-        capacity.get_or_create(&series).set(table.capacity_blocks);
-    }
+    let known = stats.cache.vms.iter().filter_map(|vm| {
+        let labels = vec![("vm", label(&vm.name))];
+        Some((labels, vm.residency.as_ref()?))
+    });
+    let rows: Vec<_> = known.collect();
     registry.register(
         "residency_blocks",
         "Blocks whose content in the guest is known",
-        known,
+        levels(&rows, |table| table.blocks),
     );
     registry.register(
         "residency_capacity_blocks",
         "Blocks whose content can be known",
-        capacity,
+        levels(&rows, |table| table.capacity_blocks),
     );
 }
 
@@ -516,9 +416,10 @@ pub(super) mod tests {
             points: vec![(0, 1.0), (80, 0.0)],
         };
         let (known, unknown) = (pool(Some(curve)), pool(None));
-        let rows = [("v", "a", &known), ("v", "b", &unknown)];
+        let labels = |pool: &str| vec![("vm", "v".to_owned()), ("pool", pool.to_owned())];
+        let rows = [(labels("a"), &known), (labels("b"), &unknown)];
         let mut registry = Registry::default();
-        curves(rows.into_iter(), &mut registry);
+        curves(&rows, &mut registry);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         for (size, ratio) in [("half", "0.75"), ("same", "0.5"), ("twice", "0.0")] {

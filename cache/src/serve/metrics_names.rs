@@ -134,7 +134,7 @@ mod tests {
             };
             let mut pool = first.clone();
             (pool.id, pool.name, pool.memory_bytes) = (id, name, 4096);
-            pool.counts.gets = 3;
+            (pool.counts.gets, pool.counts.ssd_write_bytes) = (3, 65_536);
             stats.pools_of_guests.insert(id);
             vm.pools.push(pool);
         }
@@ -178,6 +178,21 @@ mod tests {
             last,
             (200 * 250 - u64::try_from(series.len() - 2).unwrap()) * 3
         );
+    }
+
+    #[test]
+    fn nothing_that_pools_without_a_name_did_is_missing_in_their_sum() {
+        let new = (0..NAMES + 9).map(|n| (n, format!("pool-{n}")));
+        let mut stats = stats(new);
+        PoolNames::default().bound(&mut stats, Instant::now());
+        let others = stats.cache.vms[0].pools.last().unwrap();
+        assert_eq!(others.name, OTHERS);
+        let counts = Counts {
+            gets: 9 * 3,
+            ssd_write_bytes: 9 * 65_536,
+            ..Counts::default()
+        };
+        assert_eq!(others.counts, counts);
     }
 
     #[test]
