@@ -219,3 +219,33 @@ fn weights_hold_on_a_disk_that_takes_requests_in_advance() {
         assert!(worst >= 0.5, "{ahead} s ahead, {depth} requests: {worst}");
     }
 }
+
+/// Two, then four, eight and sixteen, with eight requests of 64 KiB each, as in the experiment `tenants`.
+#[test]
+fn weights_hold_for_those_that_were_there_when_others_come() {
+    let weights: Vec<u64> = [100, 800, 200, 400]
+        .into_iter()
+        .chain([100, 200, 400, 800].repeat(3))
+        .collect();
+    for ahead in [0.0, 0.03, 0.1] {
+        let disk = Disk {
+            ahead,
+            ..undivided(60.0)
+        };
+        let mut machine = Controlled::new(disk, Memory::guest(), &weights, 1, Acts::Capacity);
+        for count in [2, 4, 8, 16] {
+            for tenant in 0..count {
+                let work = Work::direct(8, 65536.0);
+                machine.machine.set_work(tenant, Some(work));
+            }
+            machine.run(10.0);
+            let got = machine.measure(60.0);
+            let wrong = misallocated(&got[..count], &weights[..count]);
+            let total = got.iter().sum::<f64>() / 1e6;
+            println!(
+                "{ahead} s ahead, {count} tenants: {wrong:.3} in wrong hands, {total:.1} MB/s"
+            );
+            assert!(wrong < 0.05, "{ahead} s ahead, {count} tenants: {got:?}");
+        }
+    }
+}
