@@ -227,6 +227,19 @@ impl<M> Node<M> {
         (minimum, requested)
     }
 
+    /// What its operator has it keep of all its memory, bytes; `min` is its `memory.min`.
+    #[must_use]
+    pub fn operators_minimum(&self, min: u64) -> u64 {
+        let settings = [
+            (self.external_low, self.low_author),
+            (min, self.author_of_min(min)),
+        ];
+        let of_operator = settings
+            .iter()
+            .filter(|(_, author)| *author == Ownership::Admin);
+        of_operator.map(|(set, _)| *set).max().unwrap_or(0)
+    }
+
     /// Who wrote `memory.min`, if it is above 0.
     fn author_of_min(&self, min: u64) -> Ownership {
         if min == 0 {

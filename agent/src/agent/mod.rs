@@ -193,6 +193,7 @@ impl Agent {
         self.snapshot = self
             .monitor
             .snapshot(&self.config, now, reclaim.in_flight(now), exempt);
+        reclaim.leave_out_anonymous(&mut self.snapshot, now);
         self.entitlements = Entitlements::of(&self.snapshot, &self.config.policy());
     }
 

@@ -213,6 +213,11 @@ pub(super) fn parse(path: &Path, mut text: impl BufRead, boot: &str) -> std::io:
         if !next_line(&mut text, &mut buffer)? {
             break;
         }
+        // The agent was killed while it wrote this line. A knob is written once its line is complete, so this one was not.
+        if !buffer.ends_with(b"\n") && text.fill_buf()?.is_empty() {
+            tracing::info!(path = %path.display(), "the last line of the knob journal is incomplete: its knob was not written");
+            break;
+        }
         let added = match parse_line(&buffer) {
             Ok(Line::Write(entry)) => open.add(number, entry),
             Ok(Line::Done { cgroup, knob }) => {

@@ -277,14 +277,18 @@ impl MemorySampler {
         sampled.saturating_duration_since(self.active_at)
     }
 
-    /// The working set by the kernel's LRU lists. Those of the multi-gen LRU do not tell; and the cache of a tenant that
-    /// has been idle for long will not be used soon.
+    /// The working set by the kernel's LRU lists. Those of the multi-gen LRU do not tell: there all file pages count, since accesses that nobody
+    /// sees count as used. The cache of a tenant that has been idle for long will not be used soon.
     #[must_use]
     pub fn working_set(&self, multi_gen: bool, now: Instant) -> WorkingSet {
         let idle_for = self.idle_for(now);
-        let known = !multi_gen && idle_for < MIN_OBSERVATION;
+        let bytes = match multi_gen {
+            _ if idle_for >= MIN_OBSERVATION => 0,
+            true => self.file,
+            false => self.active,
+        };
         WorkingSet {
-            bytes: if known { self.active } else { 0 },
+            bytes,
             observed_for: idle_for,
             evidence: EstimateBasis::Lists,
         }

@@ -104,11 +104,15 @@ pub struct ProtectionController {
     pub(super) reasons: HashMap<CgroupId, ProtectionReason>,
     /// Cgroups whose operator's value was raised once. If somebody writes another one then, that stays.
     pub(super) raised: HashSet<CgroupId>,
+    /// How many ticks there were.
+    ticks: u64,
+    /// In which of them each `memory.low` was written last.
+    written: HashMap<CgroupId, u64>,
 }
 
 impl ProtectionController {
-    /// One tick: writes each `memory.low` that should change, at most `MAX_WRITES` at once. Returns what was done. Without a
-    /// store it only records what it would write.
+    /// One tick: writes each `memory.low` that should change, at most `MAX_WRITES` at once, those that have waited longest first. Returns what
+    /// was done. Without a store it only records what it would write.
     pub fn tick(
         &mut self,
         mut store: Option<&mut KnobStore>,
@@ -124,16 +128,22 @@ impl ProtectionController {
         // A delegatee may create any number of cgroups: its knobs are written after the others. Parents are still written
         // before their children, since below a delegated cgroup all cgroups are delegated.
         let intents = plan_protection(snapshot, entitlements, &lows);
-        let (last, first): (Vec<_>, Vec<_>) = intents.into_iter().partition(|intent| {
-            let Key::Cgroup(id) = intent.key else {
-                return false;
-            };
-            cgroups.get(id).is_some_and(|node| node.in_delegation)
+        let mut intents = intents;
+        intents.sort_by_key(|intent| {
+            let id = intent.key.cgroup();
+            let node = id.and_then(|id| cgroups.get(id));
+            let written = id.and_then(|id| self.written.get(&id));
+            (
+                node.is_some_and(|node| node.in_delegation),
+                written.copied(),
+            )
         });
-        first
+        intents.truncate(MAX_WRITES);
+        self.ticks += 1;
+        let ids = intents.iter().filter_map(|intent| intent.key.cgroup());
+        self.written.extend(ids.map(|id| (id, self.ticks)));
+        intents
             .into_iter()
-            .chain(last)
-            .take(MAX_WRITES)
             .filter_map(|intent| self.write(store.as_deref_mut(), cgroups, intent))
             .collect()
     }
@@ -366,6 +376,7 @@ impl ProtectionController {
         self.would_apply.remove(&id);
         self.reasons.remove(&id);
         self.raised.remove(&id);
+        self.written.remove(&id);
     }
 
     /// A knob was written, possibly by us. If another writer has set it, it is external from now on, and its `memory.low`

@@ -129,7 +129,7 @@ impl Monitor {
     fn swappable(&self, node: &Node) -> u64 {
         let memory = &node.memory;
         let used = memory.file + memory.slab + memory.other;
-        let above = used.saturating_sub(memory.limits.min.max(node.external_low));
+        let above = used.saturating_sub(node.operators_minimum(memory.limits.min));
         let swap = memory.limits.swap_max.saturating_sub(memory.swap);
         let all = if self.features.swappiness {
             memory.swappable

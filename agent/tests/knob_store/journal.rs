@@ -61,7 +61,7 @@ fn a_corrupt_journal_is_refused_and_intact_entries_can_be_salvaged() {
 
 #[test]
 fn salvaging_a_journal_without_intact_lines_reports_the_loss() {
-    for (text, lines) in [("what\nis\nthis", 3), ("", 1)] {
+    for (text, lines) in [("what\nis\nthis\n", 3), ("", 1)] {
         let tree = Tree::new(&["a"]);
         tree.killed(&[("a", "5000")]);
         std::fs::write(tree.state().join("ledger"), text).unwrap();

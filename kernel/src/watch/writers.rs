@@ -161,6 +161,8 @@ impl WriteWatcher {
                 Ok(read) => self.note(buffer.get(..read).unwrap_or_default(), &mut found),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
+                // The file was removed with its cgroup meanwhile: nobody asks who wrote it.
+                Err(Errno::NODEV | Errno::NOENT | Errno::STALE) => {}
                 // For want of a descriptor, or because the file cannot be opened: that event is gone.
                 Err(_) => found.lost = true,
             }

@@ -77,6 +77,48 @@ fn a_value_set_before_our_first_write_is_not_overwritten() {
     }
 }
 
+/// More move in each tick than are written in one.
+#[test]
+fn the_last_of_many_is_written_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("cgroup");
+    for n in 0..200 {
+        make(&root.join(format!("t{n}")));
+    }
+    let (cgroups, _, _, mut controller) = start(dir.path());
+    let ids = cgroups.top_level();
+    for tick in 0..4 {
+        let mut tenants = Tree::new();
+        for (n, id) in ids.iter().enumerate() {
+            let held = if n < 100 && tick % 2 == 0 {
+                3 << 20
+            } else {
+                6 << 20
+            };
+            let tenant = Tenant {
+                own: held,
+                growing: false,
+                working_set: WorkingSet {
+                    bytes: held,
+                    ..WorkingSet::default()
+                },
+                ..fixture::tenant(Key::Cgroup(*id), 100, held)
+            };
+            tenants.push(None, tenant);
+        }
+        let memory = Memory {
+            total: 4 << 30,
+            free: 512 << 20,
+            ..Memory::default()
+        };
+        let snapshot = Snapshot { memory, tenants };
+        let entitlements = Entitlements::of(&snapshot, &Policy::default());
+        let done = controller.tick(None, &cgroups, &snapshot, &entitlements);
+        assert_eq!(done.len(), super::MAX_WRITES);
+    }
+    assert_eq!(controller.would_apply().count(), 200);
+}
+
 /// The kernel caps what the children have by it.
 #[test]
 fn an_operators_value_that_caps_children_is_raised_once() {

@@ -39,6 +39,8 @@ struct InFlight {
     sent: Instant,
     /// When a shortage of free memory could have been answered last before it; `None` if it answers none.
     since: Option<Instant>,
+    /// Of anonymous memory.
+    anonymous: bool,
 }
 
 /// Reclaims from tenants, or, in observe mode, says what it would reclaim.
@@ -50,6 +52,8 @@ pub struct ReclaimController {
     /// Requests that the reclaimer has.
     in_flight: HashMap<Key, InFlight>,
     backoffs: HashMap<Key, ReclaimBackoff>,
+    /// The same of anonymous memory: that the kernel finds none says nothing of files.
+    anonymous_backoffs: HashMap<Key, ReclaimBackoff>,
     /// Bytes reclaimed from each tenant.
     reclaimed: HashMap<Key, u64>,
     /// Bytes reclaimed from cgroups since they were last taken.
@@ -66,6 +70,7 @@ impl ReclaimController {
             features,
             in_flight: HashMap::new(),
             backoffs: HashMap::new(),
+            anonymous_backoffs: HashMap::new(),
             reclaimed: HashMap::new(),
             freed: 0,
             errors: 0,
@@ -87,6 +92,16 @@ impl ReclaimController {
             return Some(ReclaimExemption::NoProgress);
         }
         self.backoffs.get(&key)?.exempt(now)
+    }
+
+    /// Leaves out anonymous memory that is not swapped out for now.
+    pub fn leave_out_anonymous(&self, snapshot: &mut Snapshot, now: Instant) {
+        for tenant in snapshot.tenants.values_mut() {
+            let backoff = self.anonymous_backoffs.get(&tenant.key);
+            if backoff.is_some_and(|backoff| backoff.exempt(now).is_some()) {
+                tenant.anon = 0;
+            }
+        }
     }
 
     /// Whether a request for a tenant has had no result for so long that it hangs.
@@ -122,6 +137,7 @@ impl ReclaimController {
     pub fn on_cgroup_removed(&mut self, id: CgroupId) {
         let key = Key::Cgroup(id);
         self.backoffs.remove(&key);
+        self.anonymous_backoffs.remove(&key);
         self.reclaimed.remove(&key);
     }
 
@@ -299,7 +315,12 @@ impl ReclaimController {
         tracing::debug!(tenant = path, bytes, why = %reason, "reclaim");
         if let Some(reclaimer) = &self.reclaimer {
             let sent = Instant::now();
-            let request_sent = InFlight { bytes, sent, since };
+            let request_sent = InFlight {
+                bytes,
+                sent,
+                since,
+                anonymous: matches!(request.target, ReclaimTarget::Anonymous(_)),
+            };
             self.in_flight.insert(key, request_sent);
             reclaimer.send(request);
         }
@@ -335,7 +356,8 @@ impl ReclaimController {
             }
             *self.reclaimed.entry(result.key).or_default() += result.freed;
             let path = monitor.cgroups.tenant_path(result.key.cgroup());
-            decided.extend(self.update_backoff(&result, &path, now));
+            let anonymous = request.is_some_and(|request| request.anonymous);
+            decided.extend(self.update_backoff(&result, &path, anonymous, now));
         }
         decided
     }
@@ -345,6 +367,7 @@ impl ReclaimController {
         &mut self,
         result: &ReclaimResult,
         path: &str,
+        anonymous: bool,
         now: Instant,
     ) -> impl Iterator<Item = Decided> + use<> {
         tracing::trace!(tenant = path, freed = result.freed, freed_from_children = result.freed_from_children, took = ?result.took, "reclaimed");
@@ -357,9 +380,16 @@ impl ReclaimController {
             Decided::new(result.key, Action::ReclaimRefused, rule)
         });
         let backoff = self.backoffs.entry(result.key).or_default();
-        let exempt = backoff
-            .update(result, now)
-            .map(|why| Decided::new(result.key, Action::Exempt, why));
+        let exempt = match anonymous {
+            true => {
+                backoff.own_limits = result.own_limits;
+                let backoff = self.anonymous_backoffs.entry(result.key).or_default();
+                backoff.update_anonymous(result, now);
+                None
+            }
+            false => backoff.update(result, now),
+        };
+        let exempt = exempt.map(|why| Decided::new(result.key, Action::Exempt, why));
         refused.into_iter().chain(exempt)
     }
 }
@@ -389,6 +419,9 @@ impl ReclaimBackoff {
             self.until = Some((now + THRASHING_PAUSE, exempt));
             return Some(exempt);
         }
+        if result.requested == 0 {
+            return None;
+        }
         if result.freed < result.requested / 8 {
             self.fruitless = (self.fruitless + 1).min(MAX_FRUITLESS + MAX_EXPONENT);
             if self.fruitless >= MAX_FRUITLESS {
@@ -401,6 +434,13 @@ impl ReclaimBackoff {
             self.until = None;
         }
         None
+    }
+
+    /// The same of anonymous memory. It pauses after the first request that swapped out next to nothing: with the classic LRU the kernel takes
+    /// files instead, whatever the swappiness, where it finds many that are inactive (`cache_trim_mode` in mm/vmscan.c).
+    pub fn update_anonymous(&mut self, result: &ReclaimResult, now: Instant) {
+        self.fruitless = self.fruitless.max(MAX_FRUITLESS - 1);
+        self.update(result, now);
     }
 
     /// The tenant's own limits as known after the last request.
@@ -430,6 +470,7 @@ mod tests {
             bytes,
             sent,
             since: None,
+            anonymous: false,
         };
         controller.in_flight.insert(key, of(5, sent));
         let late = of(7, sent + HANG);
@@ -474,6 +515,31 @@ mod tests {
         for freed in [1 << 20, 0] {
             assert_eq!(backoff.update(&result(freed, None), now), None);
             assert_eq!(backoff.exempt(now), None);
+        }
+    }
+
+    /// The kernel took files instead.
+    #[test]
+    fn that_no_anonymous_memory_was_found_says_nothing_of_files() {
+        let mut controller = ReclaimController::new(None, ReclaimFeatures::default());
+        let (now, key) = (Instant::now(), Key::Unmanaged);
+        let mut told = |freed, anonymous| {
+            let decided = controller.update_backoff(&result(freed, None), "-", anonymous, now);
+            assert_eq!(decided.count(), 0);
+            let paused = controller.anonymous_backoffs.get(&key);
+            let paused = paused.is_some_and(|of| of.exempt(now).is_some());
+            (paused, controller.exempt(key, now).is_some())
+        };
+        for _ in 0..5 {
+            assert_eq!(told(0, true), (true, false));
+        }
+        assert_eq!(told(8 << 20, true), (false, false));
+        assert_eq!(told(0, true), (true, false), "at once");
+        // What was not carried out since it was too old says nothing either.
+        let stale = ReclaimResult::new(key, 0);
+        for _ in 0..5 {
+            drop(controller.update_backoff(&stale, "-", false, now));
+            assert_eq!(controller.exempt(key, now), None);
         }
     }
 

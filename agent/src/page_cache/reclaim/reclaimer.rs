@@ -24,6 +24,9 @@ const THREADS: usize = 2;
 /// A request that has taken so long hangs in the kernel, for instance in a file system whose server does not answer. It
 /// does 32 MiB at most.
 pub(super) const HANG: Duration = Duration::from_secs(10);
+/// A request that has waited for so long is not carried out: by then kswapd may have freed what was needed. What is still needed is planned
+/// anew.
+const STALE: Duration = Duration::from_secs(1);
 /// The most threads, those that hang included.
 const MAX_THREADS: usize = 16;
 /// The `swappiness=` with which the kernel scans the lists of anonymous memory only.
@@ -32,7 +35,7 @@ const ONLY_ANONYMOUS: u8 = 200;
 /// The threads that reclaim.
 #[derive(Debug)]
 pub struct Reclaimer {
-    requests: Sender<ReclaimRequest>,
+    requests: Sender<(Instant, ReclaimRequest)>,
     results: Receiver<ReclaimResult>,
     shared: Arc<Shared>,
 }
@@ -40,7 +43,8 @@ pub struct Reclaimer {
 /// State that the threads share.
 #[derive(Debug)]
 struct Shared {
-    queue: Mutex<Receiver<ReclaimRequest>>,
+    /// Requests, and when they were sent.
+    queue: Mutex<Receiver<(Instant, ReclaimRequest)>>,
     results: Sender<ReclaimResult>,
     threads: Mutex<Threads>,
 }
@@ -89,7 +93,7 @@ impl Reclaimer {
     /// Queues a request; its result comes later.
     pub fn send(&self, request: ReclaimRequest) {
         // The threads live as long as the reclaimer.
-        let _ = self.requests.send(request);
+        let _ = self.requests.send((Instant::now(), request));
     }
 
     /// The results that have come since the last call.
@@ -154,7 +158,12 @@ impl Shared {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let request = queue.recv();
         drop(queue);
-        let Ok(request) = request else { return false };
+        let Ok((sent, request)) = request else {
+            return false;
+        };
+        if sent.elapsed() >= STALE {
+            return self.results.send(ReclaimResult::of_stale(&request)).is_ok();
+        }
         let work = Work {
             key: request.key,
             since: Instant::now(),

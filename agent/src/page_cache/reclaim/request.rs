@@ -45,7 +45,7 @@ pub struct ReclaimRequest {
     pub target: ReclaimTarget,
     /// How much, bytes.
     pub bytes: u64,
-    /// The tenant's cgroup and the ancestors of it, whose `memory.min` the kernel ignores when it is the target of
+    /// The tenant's cgroup and the ancestors of it, from the bottom up, whose `memory.min` the kernel ignores when it is the target of
     /// `memory.reclaim`, or its ancestor's.
     pub minimums: Vec<Cgroup>,
     /// Says whether the tenant thrashes: then nothing is reclaimed. `None` if that is not known.
@@ -53,21 +53,25 @@ pub struct ReclaimRequest {
 }
 
 impl ReclaimRequest {
-    /// The amount in bytes; less is reclaimed where more would bring a cgroup below the `memory.min` that it has now.
+    /// The amount in bytes; less is reclaimed where more would bring a cgroup below the `memory.min` that it has now. That counts as far as the
+    /// topmost ancestor has one: the kernel gives no cgroup more protection than its ancestors have (`page_counter_calculate_protection` in
+    /// mm/page_counter.c), so a delegatee cannot exempt itself.
     ///
     /// # Errors
     /// If that cannot be read at this moment. Then nothing may be reclaimed.
     pub(super) fn above_minimums(&self, bytes: u64) -> Result<u64> {
-        let mut bytes = bytes;
-        for cgroup in &self.minimums {
+        let (mut bytes, mut topmost) = (bytes, None);
+        for cgroup in self.minimums.iter().rev() {
             let min = match cgroup.memory_min() {
-                Ok(Limit::Bytes(0)) => continue,
                 Ok(Limit::Bytes(min)) => min,
-                Ok(Limit::Max) => return Ok(0),
+                Ok(Limit::Max) => u64::MAX,
                 Err(error) if error.is_missing() => continue,
                 Err(error) => return Err(error),
             };
-            bytes = bytes.min(cgroup.memory_current()?.saturating_sub(min));
+            let min = min.min(*topmost.get_or_insert(min));
+            if min > 0 {
+                bytes = bytes.min(cgroup.memory_current()?.saturating_sub(min));
+            }
         }
         Ok(bytes)
     }
@@ -94,7 +98,7 @@ impl ReclaimRequest {
 pub struct ReclaimResult {
     /// The tenant.
     pub key: Key,
-    /// How much was requested, bytes.
+    /// How much was requested, bytes; 0 of a request that was not carried out.
     pub requested: u64,
     /// How much was reclaimed, by the tenant's own counters, bytes.
     pub freed: u64,
@@ -113,6 +117,15 @@ pub struct ReclaimResult {
 }
 
 impl ReclaimResult {
+    /// The result of a request that was not carried out, since it was too old.
+    pub(super) fn of_stale(request: &ReclaimRequest) -> Self {
+        let pressure = request.pressure.as_ref();
+        Self {
+            own_limits: pressure.map(|of| of.own_limits).unwrap_or_default(),
+            ..Self::new(request.key, 0)
+        }
+    }
+
     /// The result of a request before anything was reclaimed.
     pub(super) fn new(key: Key, requested: u64) -> Self {
         Self {
@@ -294,6 +307,43 @@ mod tests {
             let now = self.begin + Duration::from_secs(seconds);
             self.pressure.thrashing(now).unwrap().is_some()
         }
+    }
+
+    /// The kernel gives no cgroup more than its ancestors have.
+    #[test]
+    fn a_minimum_counts_as_far_as_the_topmost_ancestor_has_one() {
+        const MIB: u64 = 1 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let set = |path: &str, min: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join("memory.min"), min).unwrap();
+            std::fs::write(path.join("memory.current"), (100 * MIB).to_string()).unwrap();
+        };
+        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let taken = |[top, middle, leaf]: [&str; 3]| {
+            set("a", top);
+            set("a/b", middle);
+            set("a/b/c", leaf);
+            let open = |path| Cgroup::open_at(&fs, Path::new(path)).unwrap();
+            let request = ReclaimRequest {
+                key: Key::Unmanaged,
+                target: ReclaimTarget::RootList,
+                bytes: 64 * MIB,
+                minimums: ["a/b/c", "a/b", "a"].map(open).to_vec(),
+                pressure: None,
+            };
+            request.above_minimums(8 * MIB).unwrap() / MIB
+        };
+        let (large, half) = ("99614720", "52428800");
+        assert_eq!(taken(["0", "0", "0"]), 8);
+        // A delegatee's own, below what its operator has not protected.
+        assert_eq!(taken(["0", "0", "max"]), 8);
+        assert_eq!(taken(["0", large, "max"]), 8);
+        assert_eq!(taken([half, "0", "max"]), 8, "no more than the topmost has");
+        assert_eq!(taken([large, "0", "0"]), 5);
+        assert_eq!(taken(["max", "0", large]), 0);
+        assert_eq!(taken([large, "0", "max"]), 5);
     }
 
     #[test]
