@@ -95,8 +95,6 @@ fn busy(timeout: Duration) -> Error {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
     use super::*;
     use rustix::net::{bind, listen};
     use std::io::Write;
