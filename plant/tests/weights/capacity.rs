@@ -249,3 +249,31 @@ fn weights_hold_for_those_that_were_there_when_others_come() {
         }
     }
 }
+
+/// Together they want two thirds of the disk, in requests at random: nobody need wait.
+#[test]
+fn who_want_less_than_the_disk_can_do_have_all_they_want() {
+    let weights = [100, 200, 400, 800].repeat(4);
+    let wants = 2.5e6;
+    for ahead in [0.0, 0.03, 0.1] {
+        let disk = Disk {
+            ahead,
+            ..undivided(60.0)
+        };
+        let machine = Controlled::new(disk, Memory::guest(), &weights, 1, Acts::Capacity);
+        let mut machine = all(machine, Work::direct(8, 65536.0));
+        machine.run(30.0);
+        machine.machine.set_all(Work {
+            think: 8.0 * 65536.0 / wants,
+            ..Work::direct(8, 65536.0)
+        });
+        machine.run(10.0);
+        let got = machine.measure(60.0);
+        let least = got.iter().copied().fold(f64::INFINITY, f64::min) / wants;
+        let total = got.iter().sum::<f64>() / 16.0 / wants;
+        println!(
+            "{ahead} s ahead: the least has {least:.2} of what it wants, all together {total:.2}"
+        );
+        assert!(least > 0.95 && total > 0.97, "{ahead} s ahead: {got:?}");
+    }
+}
