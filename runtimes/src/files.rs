@@ -58,6 +58,16 @@ pub(crate) struct Content {
     pub state: State,
 }
 
+/// What is in a file's place.
+pub(crate) enum Found {
+    /// A file that is used.
+    Content(Content),
+    /// No file.
+    Nothing,
+    /// Something that must not be used, such as a link.
+    Refused,
+}
+
 /// What changes with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State([i64; 5]);
@@ -82,9 +92,23 @@ impl Files {
 
     /// The file `name`, a relative path, below `base`; `None` if it is not there, or must not be used.
     pub(crate) fn read(&self, base: &Base, name: &str) -> Option<Content> {
-        let file = self.counted(self.open(base, name, OFlags::NONBLOCK | OFlags::NOCTTY))?;
-        let read = content(File::from(file), base.owner);
-        self.counted(read)
+        match self.find(base, name) {
+            Found::Content(content) => Some(content),
+            Found::Nothing | Found::Refused => None,
+        }
+    }
+
+    /// The same, and why there is nothing.
+    pub(crate) fn find(&self, base: &Base, name: &str) -> Found {
+        let file = self.open(base, name, OFlags::NONBLOCK | OFlags::NOCTTY);
+        match file.and_then(|file| content(File::from(file), base.owner)) {
+            Ok(content) => Found::Content(content),
+            Err(Errno::NOENT) => Found::Nothing,
+            Err(_) => {
+                self.note_error();
+                Found::Refused
+            }
+        }
     }
 
     /// The same, parsed; `None` also if it says nothing that `parse` understands.
@@ -121,18 +145,15 @@ impl Files {
         }
     }
 
-    /// Whether something is there that [`read`](Self::read) does not use, such as a link.
-    pub(crate) fn is_refused(&self, base: &Base, name: &str) -> bool {
+    /// Where a link in the place of a file of root leads; nothing if something else is there. `None` if nothing is.
+    pub(crate) fn link(&self, base: &Base, name: &str) -> Option<PathBuf> {
         let path = base.path.strip_prefix("/").unwrap_or(&base.path);
         let path = self.root.join(path).join(name);
-        std::fs::symlink_metadata(path).is_ok() && self.read(base, name).is_none()
-    }
-
-    /// Whether it is a link to /dev/null: so systemd is told that nothing is to be there (systemd.unit(5)).
-    pub(crate) fn is_masked(&self, base: &Base, name: &str) -> bool {
-        let path = base.path.strip_prefix("/").unwrap_or(&base.path);
-        let link = std::fs::read_link(self.root.join(path).join(name));
-        link.is_ok_and(|to| to == Path::new("/dev/null"))
+        let found = std::fs::symlink_metadata(&path).ok()?;
+        Some(match found.is_symlink() {
+            true => std::fs::read_link(path).unwrap_or_default(),
+            false => PathBuf::new(),
+        })
     }
 
     /// The names in a directory below `base`, sorted.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use justitia_api::TenantKind;
 
 use crate::answer::{Answer, PodOf, declared, labels, short};
-use crate::files::{Base, Files, Owner, State};
+use crate::files::{Base, Files, Found, Owner, State};
 use crate::identity::{Identity, bounded};
 use crate::parse::{self, PodmanContainer};
 use crate::path::Meaning;
@@ -106,8 +106,9 @@ fn places_of_user(files: &Files, uid: u32) -> Option<Vec<Place>> {
 /// mounts are not known, it does.
 fn answers(files: &Files, home: &str) -> bool {
     let process = Base::root("/proc/self");
-    let Some(mounts) = files.read(&process, "mountinfo") else {
-        return !files.is_refused(&process, "mountinfo");
+    let mounts = match files.find(&process, "mountinfo") {
+        Found::Content(mounts) => mounts,
+        found => return matches!(found, Found::Nothing),
     };
     let mounts = String::from_utf8_lossy(&mounts.bytes);
     let kind = parse::filesystem_of(&mounts, home);

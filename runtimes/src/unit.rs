@@ -1,11 +1,11 @@
 //! `IOWeight=` of a unit, from its file and its drop-ins, in systemd's order (systemd.unit(5), "Unit File Load Path").
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use justitia_api::WeightSource;
 
-use crate::files::{Base, Files};
+use crate::files::{Base, Files, Found};
 use crate::identity::Declared;
 use crate::parse;
 
@@ -33,12 +33,17 @@ pub(crate) fn weight(files: &Files, unit: &str) -> Option<Declared> {
     let section = section(suffix)?;
     let (mut declared, mut is_known) = (None, true);
     let mut say = |base: &Base, name: &str| -> bool {
-        let Some(content) = files.read(base, name) else {
-            // systemd may read what is not read here: then nothing is known.
-            let is_masked = files.is_masked(base, name);
-            let is_refused = !is_masked && files.is_refused(base, name);
-            is_known &= !is_refused;
-            return is_masked || is_refused;
+        let content = match files.find(base, name) {
+            Found::Content(content) => content,
+            Found::Nothing => return false,
+            Found::Refused => {
+                // systemd may read what is not read here: then nothing is known. A link to /dev/null hides what lies below (systemd.unit(5)).
+                let link = files.link(base, name);
+                is_known &= link
+                    .as_deref()
+                    .is_none_or(|to| to == Path::new("/dev/null"));
+                return link.is_some();
+            }
         };
         match parse::unit_weight(&content.bytes, section) {
             Some(Some(weight)) => {

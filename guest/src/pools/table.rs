@@ -206,25 +206,10 @@ mod tests {
 
     #[test]
     fn what_the_host_has_changed_is_followed() {
+        let name = justitia_guest_protocol::puts::Name::new("pool").unwrap();
         let row = |number, store| PoolRow {
-            number,
-            name: justitia_guest_protocol::puts::Name::new("pool").unwrap(),
-            weight: 9,
             store,
-            ssd_weight: 0,
-            created_over_port: true,
-            entitlement_bytes: 0,
-            memory_bytes: 0,
-            ssd_bytes: 0,
-            gets: 0,
-            hits: 0,
-            insertions: 0,
-            insertions_dropped: 0,
-            evictions: 0,
-            invalidations: 0,
-            offered: 0,
-            accepted: 0,
-            taken: None,
+            ..PoolRow::new(number, name)
         };
         let mut table = PoolTable::default();
         for (cgroup, number) in [(2, 7), (3, 8)] {
