@@ -26,7 +26,7 @@ pub fn explain(status: &Status, index: usize, current: &CurrentValues) -> String
         return String::new();
     };
     let mut out = String::new();
-    head(&mut out, status, tenant);
+    head(&mut out, status, index, tenant);
     entitlement(&mut out, status, tenant);
     applications(&mut out, status, tenant);
     let _ = writeln!(out, "\nKnobs");
@@ -61,16 +61,14 @@ fn above(out: &mut String, status: &Status, tenant: &TenantStatus) {
     }
 }
 
-fn head(out: &mut String, status: &Status, tenant: &TenantStatus) {
+fn head(out: &mut String, status: &Status, index: usize, tenant: &TenantStatus) {
     let from = source(tenant.weight_source);
     let all = status.tenants.iter().enumerate();
-    let siblings: u64 = all
-        .clone()
+    let siblings = all
         .filter(|(_, t)| t.parent == tenant.parent)
         .map(|(at, _)| competing_weight(status, at))
         .fold(0, u64::saturating_add);
-    let at = all.clone().find(|(_, t)| t.id == tenant.id);
-    let competes = at.map_or(0, |(at, _)| competing_weight(status, at));
+    let competes = competing_weight(status, index);
     let name = tenant.display_name();
     let what = if tenant.is_unmanaged() {
         ": processes in no managed cgroup"

@@ -97,12 +97,28 @@ impl Raised {
 /// How the disk serves what is handed out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Served {
-    /// The part of the rate that was completed.
+    /// The part of the rate that was completed in the last moment.
     used: f64,
-    /// The part of the time in which the disk was busy.
+    /// The part of the last moment in which the disk was busy.
     busy: f64,
-    /// How many requests were at the disk.
+    /// That part as it usually is while the rate stands.
+    usually_busy: f64,
+    /// How many requests were at the disk in the last moment.
     waiting: f64,
+    /// How few there are at least.
+    least_waiting: f64,
+}
+
+impl Served {
+    /// Whether the disk is less busy than usual: it has got faster, or its requests cheaper.
+    fn rests(&self) -> bool {
+        self.busy < RESTS * self.usually_busy
+    }
+
+    /// Whether requests wait at the disk, where their weights do not count.
+    fn waits(&self) -> bool {
+        self.waiting > WAITS * self.least_waiting
+    }
 }
 
 /// The capacity of one disk.
@@ -120,10 +136,8 @@ struct Capacity {
     before: Option<f64>,
     /// How long the rate stands next, seconds.
     hold: f64,
-    /// What was so in the last moment.
-    lately: Option<Served>,
-    /// What is usual while the rate stands; of the requests at the disk, how few there are at least.
-    usual: Option<Served>,
+    /// How the disk serves; `None` before the first interval.
+    served: Option<Served>,
     /// What was used of io.cost, and what the disk completed, seconds of the disk: the journal passes io.cost.
     paid: [f64; 2],
 }
@@ -140,8 +154,7 @@ impl Capacity {
             since: Sums::default(),
             before: None,
             hold: HOLD,
-            lately: None,
-            usual: None,
+            served: None,
             paid: [did; 2],
         }
     }
@@ -164,11 +177,11 @@ impl Capacity {
     /// Takes in an interval in which tenants contended.
     fn step(&mut self, seen: &Interval, learnt: Prices) {
         let seen = &self.completed(seen);
-        let lately = self.notice(seen);
+        let served = self.notice(seen);
         self.phase = match self.phase {
-            Phase::Empties(time) => self.try_empty(seen, time),
+            Phase::Empties(time) => self.try_empty(seen, time, served),
             Phase::Raised(raised) => self.try_raised(seen, raised),
-            Phase::Holds(time) => self.try_held(seen, time, lately, learnt),
+            Phase::Holds(time) => self.try_held(seen, time, served, learnt),
         };
     }
 
@@ -193,41 +206,41 @@ impl Capacity {
         }
     }
 
-    /// Has the running means follow; returns those of the last moment.
+    /// Has the running means follow, and returns them.
     fn notice(&mut self, seen: &Interval) -> Served {
-        let now = Served {
-            used: seen.used.unwrap_or(1.0),
-            busy: seen.busy,
-            waiting: seen.under_way.max(1.0),
-        };
         let mean = |old: f64, now: f64, over: f64| {
             old + (now - old) * (1.0 - (-seen.seconds / over).exp())
         };
-        let (last, usual) = (self.lately.unwrap_or(now), self.usual.unwrap_or(now));
-        let lately = Served {
-            used: mean(last.used, now.used, MOMENT),
-            busy: mean(last.busy, now.busy, MOMENT),
-            waiting: match self.phase {
-                Phase::Empties(_) => now.waiting,
-                _ => mean(last.waiting, now.waiting, MOMENT),
-            },
-        };
-        let least = usual.waiting * (seen.seconds / REMEMBERED).exp();
-        self.usual = Some(Served {
-            busy: match self.phase {
-                Phase::Holds(_) => mean(usual.busy, now.busy, REMEMBERED),
-                _ => usual.busy,
-            },
-            waiting: least.min(lately.waiting),
-            ..usual
+        let (used, waiting) = (seen.used.unwrap_or(1.0), seen.under_way.max(1.0));
+        let last = self.served.unwrap_or(Served {
+            used,
+            busy: seen.busy,
+            usually_busy: seen.busy,
+            waiting,
+            least_waiting: waiting,
         });
-        self.lately = Some(lately);
-        lately
+        let waiting = match self.phase {
+            Phase::Empties(_) => waiting,
+            _ => mean(last.waiting, waiting, MOMENT),
+        };
+        let least = last.least_waiting * (seen.seconds / REMEMBERED).exp();
+        let served = Served {
+            used: mean(last.used, used, MOMENT),
+            busy: mean(last.busy, seen.busy, MOMENT),
+            usually_busy: match self.phase {
+                Phase::Holds(_) => mean(last.usually_busy, seen.busy, REMEMBERED),
+                _ => last.usually_busy,
+            },
+            waiting,
+            least_waiting: least.min(waiting),
+        };
+        self.served = Some(served);
+        served
     }
 
     /// The rate stands once the disk's queue is empty.
-    fn try_empty(&self, seen: &Interval, time: f64) -> Phase {
-        let empty = seen.busy < BUSY && !self.waits();
+    fn try_empty(&self, seen: &Interval, time: f64, served: Served) -> Phase {
+        let empty = seen.busy < BUSY && !served.waits();
         match empty || time <= seen.seconds {
             true => Phase::Holds(self.hold),
             false => Phase::Empties(time - seen.seconds),
@@ -235,22 +248,19 @@ impl Capacity {
     }
 
     /// The rate stands, unless the disk cannot do it or could do more.
-    fn try_held(&mut self, seen: &Interval, time: f64, lately: Served, learnt: Prices) -> Phase {
+    fn try_held(&mut self, seen: &Interval, time: f64, served: Served, learnt: Prices) -> Phase {
         if self.misses(seen) {
             let stood = self.learn(learnt);
             return self.fall(stood, self.since.used());
         }
-        if seen.busy >= BUSY && self.waits() && self.missing <= MISSING {
-            return self.fall(self.rate, lately.used);
+        if seen.busy >= BUSY && served.waits() && self.missing <= MISSING {
+            return self.fall(self.rate, served.used);
         }
         let over = time <= seen.seconds;
-        if over && self.before.is_some() && lately.used < NEEDED {
+        if over && self.before.is_some() && served.used < NEEDED {
             return self.give_up();
         }
-        let rests = self
-            .usual
-            .is_some_and(|usual| lately.busy < RESTS * usual.busy);
-        if lately.used >= NEEDED && (rests || over && self.missing == 0.0) {
+        if served.used >= NEEDED && (served.rests() || over && self.missing == 0.0) {
             self.before = None;
             return Phase::Raised(Raised::by(RAISE));
         }
@@ -310,16 +320,10 @@ impl Capacity {
     /// Has the disk's queue become empty.
     fn empty(&mut self) -> Phase {
         (self.missing, self.since) = (0.0, Sums::default());
-        if let (Some(lately), Some(usual)) = (&mut self.lately, self.usual) {
-            lately.busy = usual.busy;
+        if let Some(served) = &mut self.served {
+            served.busy = served.usually_busy;
         }
         Phase::Empties(MOMENT)
-    }
-
-    /// Whether requests wait at the disk, where their weights do not count.
-    fn waits(&self) -> bool {
-        let both = self.lately.zip(self.usual);
-        both.is_some_and(|(lately, usual)| lately.waiting > WAITS * usual.waiting)
     }
 
     /// Whether the disk cannot do what is handed out.

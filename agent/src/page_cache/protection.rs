@@ -127,9 +127,8 @@ impl ProtectionController {
             .collect();
         // A delegatee may create any number of cgroups: its knobs are written after the others. Parents are still written
         // before their children, since below a delegated cgroup all cgroups are delegated.
-        let intents = plan_protection(snapshot, entitlements, &lows);
-        let mut intents = intents;
-        intents.sort_by_key(|intent| {
+        let mut intents = plan_protection(snapshot, entitlements, &lows);
+        intents.sort_by_cached_key(|intent| {
             let id = intent.key.cgroup();
             let node = id.and_then(|id| cgroups.get(id));
             let written = id.and_then(|id| self.written.get(&id));

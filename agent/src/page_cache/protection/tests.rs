@@ -36,6 +36,19 @@ fn start(dir: &Path) -> (CgroupTree, Changes, KnobStore, ProtectionController) {
     (cgroups, changes, store, ProtectionController::default())
 }
 
+/// A tenant that uses its own pages, and holds so many with those below it.
+fn tenant(id: CgroupId, own: u64, held: u64) -> Tenant {
+    Tenant {
+        own,
+        growing: false,
+        working_set: WorkingSet {
+            bytes: own,
+            ..WorkingSet::default()
+        },
+        ..fixture::tenant(Key::Cgroup(id), 100, held)
+    }
+}
+
 #[test]
 fn a_value_set_before_our_first_write_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
@@ -95,16 +108,7 @@ fn the_last_of_many_is_written_too() {
             } else {
                 6 << 20
             };
-            let tenant = Tenant {
-                own: held,
-                growing: false,
-                working_set: WorkingSet {
-                    bytes: held,
-                    ..WorkingSet::default()
-                },
-                ..fixture::tenant(Key::Cgroup(*id), 100, held)
-            };
-            tenants.push(None, tenant);
+            tenants.push(None, tenant(*id, held, held));
         }
         let memory = Memory {
             total: 4 << 30,
@@ -141,17 +145,8 @@ fn an_operators_value_that_caps_children_is_raised_once() {
                 held| {
         let mut tenants = Tree::new();
         let child = cgroups.get(slice).unwrap().children[0];
-        let of = |id, own| Tenant {
-            own,
-            growing: false,
-            working_set: WorkingSet {
-                bytes: own,
-                ..WorkingSet::default()
-            },
-            ..fixture::tenant(Key::Cgroup(id), 100, held)
-        };
-        let top = tenants.push(None, of(slice, 0));
-        tenants.push(Some(top), of(child, held));
+        let top = tenants.push(None, tenant(slice, 0, held));
+        tenants.push(Some(top), tenant(child, held, held));
         let memory = Memory {
             total: 1 << 30,
             free: 512 << 20,
