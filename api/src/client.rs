@@ -99,17 +99,10 @@ mod tests {
     use rustix::net::{bind, listen};
     use std::io::Write;
 
-    /// A directory of this process alone.
-    fn place(name: &str) -> std::path::PathBuf {
-        let dir = std::env::temp_dir().join(format!("justitia-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        dir
-    }
-
     #[test]
     fn a_daemon_that_takes_no_client_is_not_waited_for() {
-        let dir = place("full");
-        let path = dir.join("socket");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
         let flags = SocketFlags::CLOEXEC;
         let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
@@ -120,7 +113,10 @@ mod tests {
         let error = ask(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(error.to_string().contains("takes no client"), "{error}");
-        std::fs::remove_dir_all(dir).unwrap();
+        assert!(
+            crate::control::is_starting(&path),
+            "it has no control socket"
+        );
     }
 
     #[test]

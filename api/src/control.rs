@@ -54,7 +54,7 @@ pub fn control_path(socket: &Path) -> PathBuf {
 pub fn is_starting(path: &Path) -> bool {
     let absent = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
     connect(&control_path(path)).is_err_and(|error| absent.contains(&error.kind()))
-        && connect(path).is_ok()
+        && connect(path).map_or_else(|error| error.kind() == ErrorKind::WouldBlock, |_| true)
 }
 
 /// Asks the agent with the status socket `socket`, and waits a minute for its answer.

@@ -1,5 +1,6 @@
 //! Where `top`, `explain` and `record` have statuses from.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -20,14 +21,15 @@ impl StatusSource {
     /// The running agent; where none runs, one that observes in this process.
     pub(crate) fn new(config: Config) -> anyhow::Result<Self> {
         match connect(&config.socket) {
-            Ok(_) => {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                return Err(unanswered(&config.socket, &error));
+            }
+            // One that can take no client now runs, too.
+            Err(error) if error.kind() != ErrorKind::WouldBlock => {}
+            _ => {
                 note_start(&config.socket);
                 return Ok(Self::Agent(config.socket));
             }
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                return Err(unanswered(&config.socket, &error));
-            }
-            Err(_) => {}
         }
         let socket = config.socket.clone();
         let standalone = Standalone::open(config).with_context(|| {
