@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use justitia_share::Weight;
 
 use crate::identity::bounded;
+use crate::path::is_id;
 
 fn json<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
     serde_json::from_slice(text).ok()
@@ -223,7 +224,11 @@ pub struct PodmanContainer {
     pub image: Option<String>,
 }
 
-/// Reads podman's `containers.json`: the containers of a store, by id.
+/// The most containers of a store. A list of the longest size that is read could name four times as many.
+const MAX_CONTAINERS: usize = 4096;
+
+/// Reads podman's `containers.json`: the containers of a store, by id, at most 4096. A user's list is the user's to write:
+/// what is no container's id is left out.
 #[must_use]
 pub fn podman_containers(text: &[u8]) -> Option<BTreeMap<String, PodmanContainer>> {
     #[derive(Deserialize)]
@@ -241,7 +246,10 @@ pub fn podman_containers(text: &[u8]) -> Option<BTreeMap<String, PodmanContainer
         name: Option<String>,
     }
     let containers: Vec<Container> = json(text)?;
-    let containers = containers.into_iter().map(|container| {
+    let containers = containers
+        .into_iter()
+        .filter(|container| is_id(&container.id));
+    let containers = containers.take(MAX_CONTAINERS).map(|container| {
         let metadata = container.metadata.as_deref().unwrap_or("{}");
         let metadata: Metadata = json(metadata.as_bytes()).unwrap_or_default();
         let named = container.names.unwrap_or_default().into_iter().next();

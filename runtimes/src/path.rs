@@ -147,7 +147,7 @@ fn candidate(path: &str) -> Candidate<'_> {
 }
 
 /// A container's id: 64 hexadecimal digits in lower case, of which file names can be made.
-fn is_id(text: &str) -> bool {
+pub(crate) fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 

@@ -59,13 +59,15 @@ fn dockers_configuration_has_name_image_labels_and_weight() {
 
 #[test]
 fn podmans_list_has_names_and_images() {
-    let text = r#"[{"id":"x","names":["web"],"metadata":"{\"image-name\":\"localhost/small:latest\",\"name\":\"web\"}"},
-        {"id":"y","names":["db"]},{"id":"z","names":null,"metadata":"no"}]"#;
+    let [a, b, c] = ["a", "b", "c"].map(|digit| digit.repeat(64));
+    let text = r#"[{"id":"A","names":["web"],"metadata":"{\"image-name\":\"localhost/small:latest\",\"name\":\"web\"}"},
+        {"id":"B","names":["db"]},{"id":"C","names":null,"metadata":"no"}]"#;
+    let text = text.replace('A', &a).replace('B', &b).replace('C', &c);
     let list = podman_containers(text.as_bytes()).unwrap();
-    assert_eq!(list["x"].name.as_deref(), Some("web"));
-    assert_eq!(list["x"].image.as_deref(), Some("localhost/small:latest"));
-    assert_eq!(list["y"].name.as_deref(), Some("db"));
-    assert_eq!(list["z"], PodmanContainer::default());
+    assert_eq!(list[&a].name.as_deref(), Some("web"));
+    assert_eq!(list[&a].image.as_deref(), Some("localhost/small:latest"));
+    assert_eq!(list[&b].name.as_deref(), Some("db"));
+    assert_eq!(list[&c], PodmanContainer::default());
     let status = r#"{"pid":1,"cgroup-path":"/machine.slice/libpod-x.scope/container","bundle":"/s/x/userdata"}"#;
     let status = crun_status(status.as_bytes()).unwrap();
     assert_eq!(
@@ -73,6 +75,24 @@ fn podmans_list_has_names_and_images() {
         Some("machine.slice/libpod-x.scope/container")
     );
     assert_eq!(status.bundle, "/s/x/userdata");
+}
+
+#[test]
+fn of_podmans_list_only_ids_are_kept_and_not_ever_so_many() {
+    let listed = |ids: &[String]| {
+        let ids = ids.iter().map(|id| format!("{{\"id\":\"{id}\"}}"));
+        let text = format!("[{}]", ids.collect::<Vec<_>>().join(","));
+        let list = podman_containers(text.as_bytes()).unwrap();
+        list.into_keys().collect::<Vec<_>>()
+    };
+    let id = "0".repeat(64);
+    let others = ["x", "", "../x", &"A".repeat(64), &"0".repeat(65)].map(str::to_owned);
+    assert_eq!(
+        listed(&[&others[..], std::slice::from_ref(&id)].concat()),
+        [id]
+    );
+    let many: Vec<String> = (0..5000).map(|number| format!("{number:064x}")).collect();
+    assert_eq!(listed(&many).len(), MAX_CONTAINERS);
 }
 
 #[test]
