@@ -75,9 +75,12 @@ impl<M> CgroupTree<M> {
             Ok(children) => children,
             Err(error) => return self.note_unread(&error),
         };
+        // Those that are left out now say so again.
+        let had_untracked = self.set_untracked_child(id, false);
+        let events_lost = std::mem::take(&mut self.events_lost);
         for child in children {
             if self.is_collapsed(id) {
-                return;
+                break;
             }
             if self.nodes.contains_key(&child.id) {
                 self.read_controllers(child.id, changes);
@@ -88,6 +91,23 @@ impl<M> CgroupTree<M> {
                 Err(error) => self.note_unread(&error),
             }
         }
+        // One that could not be read may be one of them.
+        if self.events_lost && had_untracked {
+            self.set_untracked_child(id, true);
+        }
+        self.events_lost |= events_lost;
+    }
+
+    /// Notes whether a child of `id`, perhaps the root, is left out; returns what was noted before.
+    fn set_untracked_child(&mut self, id: CgroupId, has: bool) -> bool {
+        let noted = match self.node_id(id) {
+            None => Some(&mut self.has_untracked_child),
+            Some(id) => self
+                .nodes
+                .get_mut(&id)
+                .map(|node| &mut node.has_untracked_child),
+        };
+        noted.is_some_and(|noted| std::mem::replace(noted, has))
     }
 
     /// Reads again which controllers a known cgroup has. Without the memory controller it is no tenant.
@@ -206,10 +226,8 @@ impl<M> CgroupTree<M> {
         match self.quota.admit(root, self.nodes.len()) {
             Admission::Granted => true,
             Admission::Denied => {
-                let parent = parent.filter(|_| root.is_none());
-                match parent.and_then(|parent| self.nodes.get_mut(&parent)) {
-                    Some(parent) => parent.has_untracked_child = true,
-                    None => self.has_untracked_child |= root.is_none(),
+                if root.is_none() {
+                    self.set_untracked_child(parent.unwrap_or(self.root.id()), true);
                 }
                 false
             }
@@ -358,6 +376,10 @@ impl<M> CgroupTree<M> {
                 self.top_level_changed |= parent == self.root.id();
                 if let Some(id) = id {
                     self.remove(id, changes);
+                }
+                // It was left out itself, or there is a place for one that was.
+                if self.has_untracked_child(parent) {
+                    self.limiter.enqueue(parent, RefreshKind::Children);
                 }
             }
             WatchEvent::PopulatedChanged { id } => {

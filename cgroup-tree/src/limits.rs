@@ -39,8 +39,6 @@ pub(crate) struct CgroupQuota {
     long_paths: HashSet<CgroupId>,
     /// Whether the name of a cgroup right below the root is too long.
     long_path_at_root: bool,
-    /// Whether the total was reached.
-    full: bool,
 }
 
 /// Whether one more cgroup is tracked.
@@ -62,7 +60,7 @@ impl CgroupQuota {
         Self::with_total(usize::try_from(max).unwrap_or(MAX_TOTAL).min(MAX_TOTAL))
     }
 
-    fn with_total(max_total: usize) -> Self {
+    pub(crate) fn with_total(max_total: usize) -> Self {
         Self {
             max_total,
             delegated: HashMap::new(),
@@ -70,7 +68,6 @@ impl CgroupQuota {
             collapsed: HashSet::new(),
             long_paths: HashSet::new(),
             long_path_at_root: false,
-            full: false,
         }
     }
 
@@ -89,7 +86,6 @@ impl CgroupQuota {
             *count += 1;
             self.all_delegated += 1;
         } else if tracked >= self.max_total {
-            self.full = true;
             return Admission::Denied;
         }
         Admission::Granted
@@ -131,8 +127,9 @@ impl CgroupQuota {
         self.collapsed.contains(&root)
     }
 
-    /// The cgroups that are not tracked on their own, and why. `path` names a cgroup.
-    pub(crate) fn limitations(&self, path: impl Fn(CgroupId) -> String) -> Vec<String> {
+    /// The cgroups that are not tracked on their own, and why. `full`: some, for lack of a place in total. `path` names
+    /// a cgroup.
+    pub(crate) fn limitations(&self, full: bool, path: impl Fn(CgroupId) -> String) -> Vec<String> {
         let (collapsed, more) = named(&self.collapsed, &path);
         let mut limitations: Vec<String> = collapsed
             .into_iter()
@@ -165,7 +162,7 @@ impl CgroupQuota {
                  printable ASCII count four): it counts as unmanaged"
             ));
         }
-        if self.full {
+        if full {
             limitations.push(format!(
                 "Tenants: there are more than {} cgroups, and no file descriptors for more: later ones count as \
                  unmanaged",
@@ -278,7 +275,7 @@ mod tests {
         assert_eq!(quota.admit(Some(one), 1), Admission::Denied);
         assert_eq!(quota.admit(Some(other), 1), Admission::Granted);
         assert_eq!(quota.admit(None, 1), Admission::Granted);
-        let limitations = quota.limitations(|id| format!("#{id}"));
+        let limitations = quota.limitations(false, |id| format!("#{id}"));
         assert!(
             limitations.len() == 1 && limitations[0].contains("#1 was delegated"),
             "{limitations:?}"
@@ -299,7 +296,7 @@ mod tests {
         );
         assert_eq!(quota.admit(None, 19), Admission::Granted);
         assert_eq!(quota.admit(None, 20), Admission::Denied);
-        assert_eq!(quota.limitations(|_| String::new()).len(), 2);
+        assert_eq!(quota.limitations(true, |_| String::new()).len(), 2);
     }
 
     #[test]
@@ -313,7 +310,7 @@ mod tests {
             assert!(quota.has_long_path(CgroupId(n)));
         }
         assert!(quota.is_path_too_long(None, Path::new(&long)));
-        let limitations = quota.limitations(|id| format!("#{id}"));
+        let limitations = quota.limitations(false, |id| format!("#{id}"));
         assert_eq!(limitations.len(), MAX_NAMED + 2, "{limitations:?}");
         assert!(limitations[0].contains("in #0 has a path longer than 512 bytes"));
         assert!(
@@ -324,7 +321,7 @@ mod tests {
         for n in 0..100 {
             quota.forget(CgroupId(n));
         }
-        assert_eq!(quota.limitations(|_| String::new()).len(), 1);
+        assert_eq!(quota.limitations(false, |_| String::new()).len(), 1);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use justitia_kernel::knob::Knob;
 use justitia_kernel::watch::TreeWatcher;
 
 use super::*;
+use crate::limits::CgroupQuota;
 
 const MIB: u64 = 1 << 20;
 
@@ -341,4 +342,35 @@ fn what_a_removed_cgroup_held_is_remembered_of_its_parent() {
     }
     let removed = Some(CgroupId(0));
     assert_eq!(tree.0.departed(removed, Instant::now()).held, 0);
+}
+
+/// Reclaim from a cgroup passes over what it would take from those that are left out: no longer than there are any.
+#[test]
+fn a_cgroup_that_was_left_out_is_tracked_or_forgotten_when_one_is_removed() {
+    for (parent, total) in [("", 1), ("a", 2)] {
+        for tracked in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join(parent);
+            for child in [&path, &path.join("x"), &path.join("y")] {
+                cgroup(child, 0, 100);
+            }
+            let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+            let mut seen = Fixture(CgroupTree::new(&fs, false, |_| ()));
+            seen.0.quota = CgroupQuota::with_total(total);
+            seen.0.rescan(&[], Instant::now(), &mut Changes::default());
+            assert!(seen.0.has_unmanaged_cgroups());
+            assert_eq!(seen.0.limitations().len(), 1);
+
+            let is_tracked = |name: &&str| {
+                let path = Path::new(parent).join(name);
+                seen.0.nodes.values().any(|n| n.cgroup.path() == path) == tracked
+            };
+            let removed = ["x", "y"].into_iter().find(is_tracked).unwrap();
+            std::fs::remove_dir_all(path.join(removed)).unwrap();
+            let changes = seen.0.process_events(&[], Instant::now());
+            assert_eq!(changes.added.len(), usize::from(tracked));
+            assert!(!seen.0.has_unmanaged_cgroups(), "{parent:?} {tracked}");
+            assert!(seen.0.limitations().is_empty());
+        }
+    }
 }

@@ -168,10 +168,17 @@ impl<M> CgroupTree<M> {
         std::mem::take(&mut self.top_level_changed)
     }
 
+    /// Whether a child of `id`, perhaps the root, is left out.
+    pub(crate) fn has_untracked_child(&self, id: CgroupId) -> bool {
+        let node = self.nodes.get(&id).map(|node| node.has_untracked_child);
+        node.unwrap_or(id == self.root.id() && self.has_untracked_child)
+    }
+
     /// Which cgroups are not tracked on their own, and why.
     #[must_use]
     pub fn limitations(&self) -> Vec<String> {
-        self.quota.limitations(|id| self.path(id))
+        let full = self.has_untracked_child || self.nodes.values().any(|n| n.has_untracked_child);
+        self.quota.limitations(full, |id| self.path(id))
     }
 
     /// The watcher, to wait for its events.
