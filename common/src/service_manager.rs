@@ -5,12 +5,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Tells the service manager something, such as `WATCHDOG=1`, if this is a service of one. One that does not read, since it has crashed or
-/// is stopped, is told nothing.
-pub fn tell(message: &str) {
-    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET") {
-        // Nobody else can be told.
-        let _ = send(socket.as_bytes(), message);
-    }
+/// is stopped, is told nothing. Returns whether it knows, or there is none: what it has to know, such as `READY=1`, is told again at the
+/// next turn.
+pub fn tell(message: &str) -> bool {
+    let socket = std::env::var_os("NOTIFY_SOCKET");
+    // Nobody else can be told.
+    socket.is_none_or(|socket| send(socket.as_bytes(), message).is_ok())
 }
 
 fn send(socket: &[u8], message: &str) -> std::io::Result<()> {

@@ -13,7 +13,6 @@ use justitia_common::signals::Signals;
 use justitia_share::Weight;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
-use sd_notify::NotifyState;
 use serde::Serialize;
 
 use crate::channel::Agent;
@@ -99,6 +98,8 @@ struct Daemon {
     discovered: Option<Instant>,
     /// What balloons were asked to leave at the start that had been left changed.
     restored: BTreeMap<Process, u64>,
+    /// systemd, which waits for that, was told that it is ready.
+    is_told: bool,
 }
 
 /// Runs until a signal asks it to stop; then restores every balloon.
@@ -137,8 +138,8 @@ pub fn run(options: Options) -> Result<(), RunError> {
         memory: (0, 0),
         discovered: None,
         restored,
+        is_told: false,
     };
-    let _ = sd_notify::notify(&[NotifyState::Ready]);
     let ended = loop {
         let begun = Instant::now();
         if let Err(error) = daemon.tick() {
@@ -222,6 +223,7 @@ fn log_restored(restored: &[(Entry, Outcome)]) {
 
 impl Daemon {
     fn tick(&mut self) -> Result<(), RunError> {
+        self.is_told = self.is_told || service_manager::tell("READY=1");
         let now = self.common.now();
         self.memory = memory().map_err(|source| RunError::Io {
             what: "the host's memory, /proc/meminfo".to_owned(),
@@ -305,7 +307,8 @@ impl Daemon {
 
     /// Reads the configuration again. One with an error changes nothing. Sockets of VMs that are managed stay what they are.
     fn reload(&mut self) {
-        let _ = sd_notify::notify(&[NotifyState::Reloading]);
+        service_manager::tell("RELOADING=1");
+        self.is_told = false;
         match Config::load(self.options.config_file.as_deref()) {
             Ok(config) => {
                 let left = |(process, managed): (&Process, &Managed)| {
@@ -326,7 +329,6 @@ impl Daemon {
                 tracing::error!("the configuration stays what it was: {error}");
             }
         }
-        let _ = sd_notify::notify(&[NotifyState::Ready]);
     }
 
     /// Forgets VMs that have ended, and what was noted of them.

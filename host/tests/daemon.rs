@@ -16,7 +16,7 @@ use justitia_host::run::{Options, reset, run};
 use justitia_host::socket::Socket;
 
 use daemon::peers::{
-    CACHED, DISK, Daemon, MIB, Manner, Qemu, RAM, agent, monitor, own, wait_until,
+    CACHED, DISK, Daemon, MIB, Manner, Qemu, RAM, ServiceManager, agent, monitor, own, wait_until,
 };
 
 /// More than any host has: each VM holds more than it is entitled to.
@@ -187,6 +187,21 @@ fn a_signal_has_the_configuration_read_again() {
         (now.actual, now.interval) == (RAM, 0)
     });
     assert!(daemon.vm("reloaded").is_none());
+}
+
+/// It is told what it has to know when it reads again.
+#[test]
+fn a_service_manager_that_does_not_read_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (manager, path) = ServiceManager::start(directory.path());
+    ServiceManager::fill(&path);
+    let notify = [("NOTIFY_SOCKET", path.as_path())];
+    let daemon = Daemon::start_with(directory.path(), "", true, &notify);
+    wait_until("it is told", || manager.is_told("READY=1"));
+    ServiceManager::fill(&path);
+    daemon.reload("headroom = \"3GiB\"\n");
+    wait_until("it is read", || daemon.status().headroom == 3 << 30);
+    wait_until("it is told again", || manager.is_told("READY=1"));
 }
 
 #[test]

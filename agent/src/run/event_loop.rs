@@ -84,7 +84,10 @@ impl AgentLoop {
     }
 
     fn tick_until_stopped(&mut self) -> Result<(), RunError> {
+        let mut told = false;
         loop {
+            // systemd waits for this.
+            told = told || service_manager::tell("READY=1");
             let now = Instant::now();
             let wait = self.agent.tick(now)?;
             self.live.doubt_late(&self.agent, now);

@@ -7,7 +7,6 @@ use justitia_api::Status;
 use justitia_common::answer_socket::AnswerSocket;
 use justitia_kernel::capabilities::{Capabilities, Paths};
 use justitia_kernel::cgroup::CgroupFs;
-use sd_notify::NotifyState;
 
 use super::checks::{RunError, check_features, check_state_dir, reclaim_features};
 use super::event_loop::{AgentLoop, Waits};
@@ -75,8 +74,6 @@ pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), Run
         socket_path.display()
     )))?;
     log_running(&agent, &live.limitations, observe, &socket_path);
-    // systemd waits for this; without systemd nothing receives it.
-    let _ = sd_notify::notify(&[NotifyState::Ready]);
     let waits = Waits {
         signals,
         socket,

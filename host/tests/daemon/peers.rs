@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -294,6 +294,41 @@ fn speak(mut client: &UnixStream, manner: Manner, asked: &Mutex<Asked>) -> std::
     Ok(())
 }
 
+/// A service manager that reads when it is asked what it was told.
+pub(crate) struct ServiceManager(UnixDatagram);
+
+impl ServiceManager {
+    /// It, and its socket.
+    pub(crate) fn start(directory: &Path) -> (Self, PathBuf) {
+        let path = directory.join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        (Self(socket), path)
+    }
+
+    /// Leaves no room for a message.
+    pub(crate) fn fill(path: &Path) {
+        let send = || {
+            // A socket itself takes no more than so much.
+            let other = UnixDatagram::unbound().unwrap();
+            other.set_nonblocking(true).unwrap();
+            other.send_to(b"STATUS=full", path)
+        };
+        while send().is_ok() {}
+    }
+
+    /// Reads what there is; whether this is among it.
+    pub(crate) fn is_told(&self, what: &str) -> bool {
+        let mut message = [0; 64];
+        while let Ok(length) = self.0.recv(&mut message) {
+            if &message[..length] == what.as_bytes() {
+                return true;
+            }
+        }
+        false
+    }
+}
+
 /// A daemon in a process of its own, killed when dropped.
 pub(crate) struct Daemon {
     pub(crate) child: Child,
@@ -303,6 +338,16 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// This test program again, as the test `daemon_itself`.
     pub(crate) fn start(directory: &Path, config: &str, observe: bool) -> Self {
+        Self::start_with(directory, config, observe, &[])
+    }
+
+    /// The same, with more variables of its environment.
+    pub(crate) fn start_with(
+        directory: &Path,
+        config: &str,
+        observe: bool,
+        more: &[(&str, &Path)],
+    ) -> Self {
         let file = directory.join("host.toml");
         write_config(&file, config);
         let state = directory.join("state");
@@ -314,6 +359,7 @@ impl Daemon {
             .env("PATH", path)
             .env("JUSTITIA_HOST_DIRECTORY", &state)
             .env("JUSTITIA_HOST_OBSERVE", if observe { "1" } else { "0" })
+            .envs(more.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
