@@ -4,9 +4,11 @@
 //! one checksummed line a VM, of which there are at most [`MAX_VMS`]. It says nothing of another boot, nor of a QEMU process that ended.
 
 use justitia_common::checksum::crc32;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::thread::ScopedJoinHandle;
 
 use justitia_common::regular_file::{self, LockFile};
 use rustix::fs::OFlags;
@@ -90,11 +92,19 @@ pub struct Journal {
 }
 
 impl Entry {
-    /// Sets the balloon to what it was.
-    ///
-    /// # Errors
-    /// If the monitor does not do it.
-    pub fn restore(&self) -> Result<(), MonitorError> {
+    /// Sets the balloon to what it was, if its VM runs; what becomes of it.
+    fn outcome(&self) -> Outcome {
+        if !runs(self.process) {
+            return Outcome::Gone;
+        }
+        match self.restore() {
+            Ok(()) => Outcome::Restored,
+            Err(_) if !runs(self.process) => Outcome::Gone,
+            Err(error) => Outcome::Failed(error),
+        }
+    }
+
+    fn restore(&self) -> Result<(), MonitorError> {
         let mut session = self.monitor.session()?;
         if let Some(balloon) = self.balloon {
             session.set_balloon(balloon)?;
@@ -208,31 +218,42 @@ impl Journal {
         written
     }
 
-    /// Restores the balloon of this process, if it was changed.
+    /// Restores the balloons of these processes that were changed, all at once: a monitor that hangs holds up no other one. What became of
+    /// each.
     ///
     /// # Errors
-    /// If the journal cannot be written. That is harmless: the balloon is set once more.
-    pub fn restore(&mut self, process: Process) -> Result<Option<Outcome>, JournalError> {
-        let Some(index) = self
-            .entries
-            .iter()
-            .position(|entry| entry.process == process)
-        else {
-            return Ok(None);
-        };
-        let entry = &self.entries[index];
-        let outcome = if runs(process) {
-            match entry.restore() {
-                Ok(()) => Outcome::Restored,
-                Err(_) if !runs(process) => Outcome::Gone,
-                Err(error) => return Ok(Some(Outcome::Failed(error))),
-            }
-        } else {
-            Outcome::Gone
-        };
-        self.entries.remove(index);
-        self.write()?;
-        Ok(Some(outcome))
+    /// If the journal cannot be written. That is harmless: the balloons are set once more.
+    pub fn restore(
+        &mut self,
+        which: impl Fn(Process) -> bool,
+    ) -> Result<Vec<(Entry, Outcome)>, JournalError> {
+        let entries = self.entries.iter().filter(|entry| which(entry.process));
+        let outcomes: Vec<(Entry, Outcome)> = std::thread::scope(|scope| {
+            let threads: Vec<_> = entries
+                .map(|entry| {
+                    let thread = std::thread::Builder::new().name("restore".into());
+                    (entry, thread.spawn_scoped(scope, || entry.outcome()))
+                })
+                .collect();
+            let ended = threads.into_iter().map(|(entry, thread)| {
+                let outcome = match thread.map(ScopedJoinHandle::join) {
+                    Ok(Ok(outcome)) => outcome,
+                    Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                    // There can be no thread.
+                    Err(_) => entry.outcome(),
+                };
+                (entry.clone(), outcome)
+            });
+            ended.collect()
+        });
+        let stays = |outcome: &Outcome| matches!(outcome, Outcome::Failed(_));
+        let done = outcomes.iter().filter(|(_, outcome)| !stays(outcome));
+        let done: BTreeSet<Process> = done.map(|(entry, _)| entry.process).collect();
+        if !done.is_empty() {
+            self.entries.retain(|entry| !done.contains(&entry.process));
+            self.write()?;
+        }
+        Ok(outcomes)
     }
 
     /// Restores all; what became of each.
@@ -240,13 +261,7 @@ impl Journal {
     /// # Errors
     /// As [`Journal::restore`].
     pub fn restore_all(&mut self) -> Result<Vec<(Entry, Outcome)>, JournalError> {
-        let mut outcomes = Vec::new();
-        for entry in self.entries.clone() {
-            if let Some(outcome) = self.restore(entry.process)? {
-                outcomes.push((entry, outcome));
-            }
-        }
-        Ok(outcomes)
+        self.restore(|_| true)
     }
 
     fn write(&self) -> Result<(), JournalError> {
@@ -379,6 +394,50 @@ mod tests {
             matches!(corrupt, JournalError::Corrupt { line: 1, .. }),
             "{corrupt}"
         );
+    }
+
+    /// A monitor that answers once all have been connected to.
+    #[test]
+    fn a_monitor_that_does_not_answer_holds_up_no_other() {
+        use std::io::{BufRead, BufReader};
+        use std::process::{Command, Stdio};
+        let directory = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(directory.path()).unwrap();
+        let all = std::sync::Arc::new(std::sync::Barrier::new(3));
+        let vms: Vec<_> = (0..3)
+            .map(|number| {
+                let path = directory.path().join(format!("{number}.qmp"));
+                let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+                let all = all.clone();
+                std::thread::spawn(move || {
+                    let (mut client, _) = listener.accept().unwrap();
+                    all.wait();
+                    writeln!(client, "{{\"QMP\":{{}}}}").unwrap();
+                    for _ in BufReader::new(client.try_clone().unwrap()).lines() {
+                        writeln!(client, "{{\"return\":{{}}}}").unwrap();
+                    }
+                });
+                // It ends with its standard input.
+                let mut command = Command::new("cat");
+                let vm = command.stdin(Stdio::piped()).spawn().unwrap();
+                let (pid, monitor) = (vm.id(), Monitor::Socket(Socket::trusted(path)));
+                let start = crate::discover::started(pid).unwrap();
+                let process = Process { pid, start };
+                journal.add(process, "vm", &monitor, Some(7), None).unwrap();
+                (vm, process)
+            })
+            .collect();
+        let outcomes = journal.restore_all().unwrap();
+        for (mut vm, process) in vms {
+            drop(vm.stdin.take());
+            vm.wait().unwrap();
+            let outcome = outcomes.iter().find(|(entry, _)| entry.process == process);
+            assert!(
+                matches!(outcome, Some((_, Outcome::Restored))),
+                "{outcome:?}"
+            );
+        }
+        assert!(journal.entries().is_empty());
     }
 
     #[test]

@@ -20,9 +20,9 @@ use crate::config::Config;
 use crate::discover::{self, Found, Process};
 use crate::duplicates::{self, Duplicates};
 use crate::journal::{Entry, Journal, JournalError, MAX_VMS, Outcome};
-use crate::law::{Balloon, Decision, Host, Law, Order, Place, Plan, Report, Vm as LawVm, Why};
+use crate::law::{Balloon, Host, Law, Order, Place, Plan, Report, Vm as LawVm};
 use crate::socket::Socket;
-use crate::status::{self, DUPLICATES_TIMEOUT, Status, Told, VmStatus};
+use crate::status::{self, DUPLICATES_TIMEOUT, Status, Told, VmStatus, words};
 use crate::vm::{Common, Seen, Vm, Wanted, lock};
 
 /// How often is decided.
@@ -315,9 +315,7 @@ impl Daemon {
                     (!config.manages(&managed.vm.found)).then_some(*process)
                 };
                 let left: Vec<Process> = self.vms.iter().filter_map(left).collect();
-                for process in left {
-                    self.leave(process);
-                }
+                self.leave(&left);
                 if config.metrics != self.options.config.metrics {
                     tracing::warn!("metrics stay where they are served until a restart");
                 }
@@ -335,29 +333,31 @@ impl Daemon {
     fn forget_gone(&mut self) {
         let gone = self.vms.iter().filter(|(_, vm)| vm.vm.seen().is_gone);
         let gone: Vec<Process> = gone.map(|(process, _)| *process).collect();
-        for process in gone {
-            self.vms.remove(&process);
-            if let Err(error) = lock(&self.common.journal).restore(process) {
-                tracing::warn!(pid = process.pid, "{error}");
-            }
+        if !gone.is_empty() {
+            self.leave(&gone);
         }
     }
 
-    /// Leaves a VM alone from now on: its balloon becomes what it was.
-    fn leave(&mut self, process: Process) {
-        // Its thread ends first.
-        self.vms.remove(&process);
-        let mut journal = lock(&self.common.journal);
-        match journal.restore(process) {
-            Ok(Some(Outcome::Failed(error))) => {
-                tracing::warn!(pid = process.pid, %error, "its balloon is tried again at the end");
-                let entry = journal.entries().iter().find(|e| e.process == process);
+    /// Leaves VMs alone from now on: their balloons become what they were. It takes as long as the slowest, whose monitor may hang.
+    fn leave(&mut self, left: &[Process]) {
+        // Their threads end first, all at once.
+        for process in left {
+            if let Some(managed) = self.vms.get(process) {
+                managed.vm.stop();
+            }
+        }
+        self.vms.retain(|process, _| !left.contains(process));
+        let restored = lock(&self.common.journal).restore(|process| left.contains(&process));
+        for (entry, outcome) in restored.unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            Vec::new()
+        }) {
+            if let Outcome::Failed(error) = outcome {
+                tracing::warn!(vm = entry.name, %error, "its balloon is tried again at the end");
                 // If it is managed again before.
                 self.restored
-                    .extend(entry.and_then(|e| Some((process, e.balloon?))));
+                    .extend(entry.balloon.map(|balloon| (entry.process, balloon)));
             }
-            Ok(_) => {}
-            Err(error) => tracing::warn!(pid = process.pid, "{error}"),
         }
     }
 
@@ -544,25 +544,6 @@ fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
             stalled_us: state.psi_some_us,
         }),
     }
-}
-
-fn words(decision: &Decision, place: &Place) -> String {
-    let what = match decision.order {
-        Order::Reclaim(amount) => format!("give back {}", bytes(amount)),
-        Order::Balloon(left) => format!("balloon: leave {}", bytes(left)),
-    };
-    let why = match decision.why {
-        Why::Idle => {
-            "the host lacks memory; it holds cache beyond its entitlement that is not worth having"
-        }
-        Why::Excess => "the host lacks memory; it holds more than its entitlement",
-        Why::Unheeded => {
-            "the host lacks memory; it holds more than its entitlement, and its guest gives nothing when it is asked"
-        }
-        Why::Distress => "its guest lacks memory: all is given back",
-        Why::Spare => "it is entitled to more, or the host has memory to spare",
-    };
-    format!("{what} (entitled to {}): {why}", bytes(place.entitled))
 }
 
 fn vm_status(now: u64, process: Process, managed: &Managed, place: &Place) -> VmStatus {

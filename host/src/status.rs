@@ -4,11 +4,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use justitia_api::client::ask_within;
+use justitia_api::units::bytes;
 use justitia_guest_protocol::memory::Tenants;
 use serde::{Deserialize, Serialize};
 
 use crate::channel::{Agent, Wrong};
 use crate::duplicates::{self, Duplicates};
+use crate::law::{Decision, Order, Place, Why};
 use crate::vm::WantedTenants;
 
 /// The name of the socket in the directory of the journal.
@@ -141,4 +143,24 @@ pub fn ask_with_tenants(directory: &Path) -> std::io::Result<Status> {
 /// As [`ask`].
 pub fn ask_duplicates(directory: &Path) -> std::io::Result<Duplicates> {
     ask_within(&directory.join(duplicates::SOCKET), 2 * DUPLICATES_TIMEOUT)
+}
+
+/// A decision, in words.
+pub(crate) fn words(decision: &Decision, place: &Place) -> String {
+    let what = match decision.order {
+        Order::Reclaim(amount) => format!("give back {}", bytes(amount)),
+        Order::Balloon(left) => format!("balloon: leave {}", bytes(left)),
+    };
+    let why = match decision.why {
+        Why::Idle => {
+            "the host lacks memory; it holds cache beyond its entitlement that is not worth having"
+        }
+        Why::Excess => "the host lacks memory; it holds more than its entitlement",
+        Why::Unheeded => {
+            "the host lacks memory; it holds more than its entitlement, and its guest gives nothing when it is asked"
+        }
+        Why::Distress => "its guest lacks memory: all is given back",
+        Why::Spare => "it is entitled to more, or the host has memory to spare",
+    };
+    format!("{what} (entitled to {}): {why}", bytes(place.entitled))
 }
