@@ -1,5 +1,6 @@
 //! The VMs of this host, by the command lines of their QEMU processes.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -74,6 +75,23 @@ pub fn vms() -> Vec<Found> {
         .collect();
     found.sort_by_key(|vm| vm.process);
     found
+}
+
+/// Puts VMs into the order in which they are taken, as there may be no more than [`MAX_VMS`](crate::journal::MAX_VMS): first libvirt's and
+/// root's, then those of the other users, one of each in turn, the oldest first. Any service can start processes that look like VMs: they
+/// take no place from these, and from another user's at most half.
+pub(crate) fn put_in_turn(vms: &mut Vec<Found>) {
+    vms.sort_by_key(|vm| (vm.process.start, vm.process.pid));
+    let mut of_user: HashMap<u32, usize> = HashMap::new();
+    let turns = vms.drain(..).map(|vm| {
+        let before = of_user.entry(vm.uid).or_default();
+        let is_certain = vm.uid == 0 || vm.libvirt;
+        *before += usize::from(!is_certain);
+        (if is_certain { 0 } else { *before }, vm)
+    });
+    let mut turns: Vec<(usize, Found)> = turns.collect();
+    turns.sort_by_key(|(turn, _)| *turn);
+    vms.extend(turns.into_iter().map(|(_, vm)| vm));
 }
 
 /// The VM of this process, if it is one of QEMU's.
@@ -348,6 +366,30 @@ mod tests {
         for (name, pid) in [("web", 8), ("other", 7), ("", 7), (up.as_str(), 7)] {
             assert!(!is_domain(name, pid), "{name} {pid}");
         }
+    }
+
+    #[test]
+    fn processes_of_one_user_do_not_take_the_place_of_anothers() {
+        let vm = |pid, uid, libvirt| Found {
+            process: Process {
+                pid,
+                start: pid.into(),
+            },
+            uid,
+            libvirt,
+            ..found("kvm").unwrap()
+        };
+        // Those of user 33 are older.
+        let mut vms: Vec<Found> = (1..=600).map(|pid| vm(pid, 33, false)).collect();
+        vms.extend((601..=700).map(|pid| vm(pid, 64_055, false)));
+        vms.extend([vm(701, 64_055, true), vm(702, 0, false)]);
+        vms.reverse();
+        put_in_turn(&mut vms);
+        vms.truncate(crate::journal::MAX_VMS);
+        let of = |uid| vms.iter().filter(|vm| vm.uid == uid).count();
+        assert_eq!((of(0), of(64_055), of(33)), (1, 101, 410));
+        let first: Vec<u32> = vms.iter().take(6).map(|vm| vm.process.pid).collect();
+        assert_eq!(first, [701, 702, 1, 601, 2, 602]);
     }
 
     #[test]

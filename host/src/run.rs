@@ -362,16 +362,29 @@ impl Daemon {
     }
 
     fn discover(&mut self) {
-        for found in discover::vms() {
+        let mut vms = discover::vms();
+        vms.retain(|found| self.options.config.manages(found));
+        discover::put_in_turn(&mut vms);
+        // Those that were taken while there was a place make room.
+        let late = vms.split_off(MAX_VMS.min(vms.len()));
+        let late = late.iter().map(|found| found.process);
+        let late: Vec<Process> = late
+            .filter(|process| self.vms.contains_key(process))
+            .collect();
+        if !late.is_empty() {
+            tracing::warn!(
+                left = late.len(),
+                "there are more than {MAX_VMS} VMs: these are left alone"
+            );
+            self.leave(&late);
+        }
+        for found in vms {
             if let Some(managed) = self.vms.get_mut(&found.process) {
                 let (_, weight, minimum) = configured(found, &self.options.config);
                 (managed.weight, managed.minimum) = (weight, minimum);
                 continue;
             }
             if self.vms.len() >= MAX_VMS {
-                continue;
-            }
-            if !self.options.config.manages(&found) {
                 continue;
             }
             let (found, weight, minimum) = configured(found, &self.options.config);
