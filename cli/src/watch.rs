@@ -4,6 +4,7 @@ use std::io::{IsTerminal, stdin, stdout};
 use std::time::{Duration, Instant};
 
 use justitia_common::command::out;
+use justitia_common::signals::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
@@ -35,7 +36,7 @@ impl Every {
     }
 }
 
-/// Prints what `page` makes, until there were as many as wanted; on a terminal what fits, until q or Ctrl-C.
+/// Prints what `page` makes, until there were as many as wanted; on a terminal what fits, until q, Ctrl-C or a signal.
 ///
 /// # Errors
 /// The first of `page`.
@@ -82,21 +83,25 @@ fn top(page: &str, rows: usize) -> String {
     page.split_inclusive('\n').take(rows - 1).collect()
 }
 
-/// Single keys of the terminal, which are not shown. It is as it was when this is dropped.
-struct Keys(Termios);
+/// Single keys of the terminal, which are not shown. It is as it was when this is dropped, and so when a signal ends it.
+struct Keys {
+    before: Termios,
+    signals: Signals,
+}
 
 impl Keys {
     /// Nothing where standard input is no terminal.
     fn new() -> Option<Self> {
         let before = tcgetattr(stdin()).ok()?;
+        let signals = Signals::handle().ok()?;
         let mut single = before.clone();
         // Ctrl-C is a key, too: else the terminal would not be as it was after it.
         single.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
         tcsetattr(stdin(), OptionalActions::Now, &single).ok()?;
-        Some(Self(before))
+        Some(Self { before, signals })
     }
 
-    /// Waits so long, or until a key is pressed that ends it: says whether one was.
+    /// Waits so long, or until a key is pressed or a signal comes that ends it: says whether one did.
     fn end_within(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         loop {
@@ -104,13 +109,20 @@ impl Keys {
             if left.is_zero() {
                 return false;
             }
-            let stdin = stdin();
-            let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+            let (stdin, signals) = (stdin(), &self.signals);
+            let mut fds = [
+                PollFd::new(&stdin, PollFlags::IN),
+                PollFd::new(&signals.stop, PollFlags::IN),
+                PollFd::new(&signals.hang_up, PollFlags::IN),
+            ];
             if !matches!(
                 poll(&mut fds, Timespec::try_from(left).ok().as_ref()),
                 Ok(1..)
             ) {
                 continue;
+            }
+            if signals.has_come() {
+                return true;
             }
             let mut keys = [0; 64];
             match rustix::io::read(&stdin, &mut keys) {
@@ -124,7 +136,7 @@ impl Keys {
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        let _ = tcsetattr(stdin(), OptionalActions::Now, &self.0);
+        let _ = tcsetattr(stdin(), OptionalActions::Now, &self.before);
     }
 }
 

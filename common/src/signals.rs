@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Sockets that become readable when a signal has come.
@@ -33,6 +34,13 @@ impl Signals {
             hang_up,
             at_terminal: has_terminal(),
         })
+    }
+
+    /// Whether a signal has come that ends what shows itself at a terminal.
+    #[must_use]
+    pub fn has_come(&self) -> bool {
+        let mut sockets = [&self.stop, &self.hang_up].map(|of| PollFd::new(of, PollFlags::IN));
+        matches!(poll(&mut sockets, Some(&Timespec::default())), Ok(1..))
     }
 
     /// Takes note of a SIGHUP that has come. Returns whether it asks to stop: the terminal is gone at which the daemon was

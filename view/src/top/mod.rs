@@ -11,6 +11,7 @@ pub mod view;
 
 use std::time::{Duration, Instant};
 
+use justitia_common::signals::Signals;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use draw::Theme;
@@ -20,13 +21,14 @@ use view::{Command, Key, View};
 /// How long a key waits at most until a new status is looked for.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Runs until the user leaves.
+/// Runs until the user leaves, or a signal ends it: then, too, the terminal becomes what it was.
 ///
 /// # Errors
 /// If the terminal cannot be used.
 pub fn run(mut source: Source, colour: bool) -> std::io::Result<()> {
+    let signals = Signals::handle()?;
     let mut terminal = ratatui::try_init()?;
-    let done = turn(&mut terminal, &mut source, Theme { colour });
+    let done = turn(&mut terminal, &mut source, Theme { colour }, &signals);
     ratatui::try_restore()?;
     done
 }
@@ -35,10 +37,11 @@ fn turn(
     terminal: &mut ratatui::DefaultTerminal,
     source: &mut Source,
     theme: Theme,
+    signals: &Signals,
 ) -> std::io::Result<()> {
     let mut view = View::of(&source.title());
     let mut stale = true;
-    loop {
+    while !signals.has_come() {
         stale |= source.refresh(&mut view, Instant::now());
         if stale {
             terminal.draw(|frame| draw::draw(frame, &mut view, theme))?;
@@ -63,6 +66,7 @@ fn turn(
             None => {}
         }
     }
+    Ok(())
 }
 
 fn pressed(code: KeyCode) -> Option<Key> {
