@@ -108,7 +108,7 @@ impl Agent {
         };
         if let Some(knobs) = &mut agent.knobs {
             for id in agent.monitor.cgroups.breadth_first() {
-                ProtectionController::on_cgroup_added(knobs, &agent.monitor.cgroups, id);
+                ProtectionController::on_cgroup_added(knobs, &mut agent.monitor.cgroups, id);
             }
         }
         Ok(agent)
@@ -439,7 +439,7 @@ impl Agent {
         }
         if let Some(knobs) = &mut self.knobs {
             for id in &changes.added {
-                ProtectionController::on_cgroup_added(knobs, &self.monitor.cgroups, *id);
+                ProtectionController::on_cgroup_added(knobs, &mut self.monitor.cgroups, *id);
             }
         }
         for (id, knob) in &changes.knobs_written {

@@ -304,6 +304,16 @@ impl KnobStore {
             .map(|((id, knob), o)| (*id, *knob, o.original.as_str(), o.applied.as_str()))
     }
 
+    /// The value before the first write of an earlier agent, if a knob still has one of that agent's values, as was `found` there: it could
+    /// not be restored yet, and nobody else has chosen it.
+    #[must_use]
+    pub fn original_of_left(&self, id: CgroupId, knob: Knob, found: &str) -> Option<&str> {
+        let writes = self.inherited.get(&(id, knob))?;
+        let is_left = writes.iter().any(|write| write.applied == found);
+        let first = writes.first().filter(|_| is_left)?;
+        Some(&first.original)
+    }
+
     /// The number of knobs owned, with those of an earlier agent that could not be restored yet.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -303,8 +303,8 @@ pub fn marked_external(id: CgroupId, knob: Knob, rule: Rule) -> Decided {
     Decided::new(Key::Cgroup(id), Action::MarkExternal { knob }, rule)
 }
 
-/// Marks a `memory.low` that we have not written as external if it holds anything but `expected` bytes, or 0; returns its
-/// value then.
+/// Marks a `memory.low` that we have not written as external if it holds anything but `expected` bytes, or 0, or what an earlier agent has
+/// left; returns its value then.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -319,6 +319,10 @@ pub(super) fn mark_external_unless(
         low if low == expected => return Ok(None),
         low => low.to_string(),
     };
+    let (id, knob) = (node.cgroup.id(), Knob::MemoryLow);
+    if store.original_of_left(id, knob, &found).is_some() {
+        return Ok(None);
+    }
     log_external(node, tenant, Knob::MemoryLow, ["", &found, ""]);
     store.mark_external(node.cgroup.id(), Knob::MemoryLow, &found);
     Ok(Some(found))
@@ -345,11 +349,16 @@ pub fn written_by(store: &KnobStore, id: CgroupId, knob: Knob) -> Option<String>
 // When cgroups come and go, and when knobs are written.
 
 impl ProtectionController {
-    /// A cgroup was created. A `memory.low` that it has already belongs to its operator or its delegatee.
-    pub fn on_cgroup_added(store: &mut KnobStore, cgroups: &CgroupTree, id: CgroupId) {
-        let Some(node) = cgroups.get(id) else {
+    /// A cgroup was created. A `memory.low` that it has already belongs to its operator or its delegatee, if not to an earlier agent: of
+    /// that the value before its first write counts, which is restored as soon as possible.
+    pub fn on_cgroup_added(store: &mut KnobStore, cgroups: &mut CgroupTree, id: CgroupId) {
+        let Some(node) = cgroups.get_mut(id) else {
             return;
         };
+        let found = node.external_low.to_string();
+        if let Some(original) = store.original_of_left(id, Knob::MemoryLow, &found) {
+            node.set_external_low(original.parse().unwrap_or(0));
+        }
         if node.external_low > 0 {
             let low = node.external_low.to_string();
             let tenant = escape::encode(node.cgroup.path().as_os_str());

@@ -9,6 +9,7 @@ use justitia_share::Tree;
 
 use super::{LowIntent, ProtectionController};
 use crate::knobs::KnobStore;
+use crate::knobs::journal::{FILE_NAME, Journal, JournalEntry};
 use crate::model::{Key, Memory, Snapshot, Tenant, WorkingSet};
 use crate::page_cache::entitlements::{Entitlements, Policy};
 use crate::page_cache::fixture;
@@ -55,9 +56,9 @@ fn a_value_set_before_our_first_write_is_not_overwritten() {
     let root = dir.path().join("cgroup");
     make(&root.join("a"));
     make(&root.join("b"));
-    let (cgroups, changes, mut store, mut controller) = start(dir.path());
+    let (mut cgroups, changes, mut store, mut controller) = start(dir.path());
     for id in &changes.added {
-        ProtectionController::on_cgroup_added(&mut store, &cgroups, *id);
+        ProtectionController::on_cgroup_added(&mut store, &mut cgroups, *id);
     }
     // No event has reported it yet.
     let low = |name: &str| std::fs::read_to_string(root.join(name).join("memory.low")).unwrap();
@@ -88,6 +89,65 @@ fn a_value_set_before_our_first_write_is_not_overwritten() {
         assert!(matches!(action, Some(Action::Set { .. })), "{action:?}");
         assert_eq!(low("b").trim(), bytes.to_string());
     }
+}
+
+/// It could not be restored at the start.
+#[test]
+fn a_value_that_a_killed_agent_has_left_is_no_operators() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("cgroup/a/memory.low");
+    make(&dir.path().join("cgroup/a"));
+    std::fs::write(&file, "5242880\n").unwrap();
+    let (cgroups, _, store, _) = start(dir.path());
+    drop(store);
+    let (id, knob) = (cgroups.top_level()[0], Knob::MemoryLow);
+    let entry = JournalEntry {
+        cgroup: id.0,
+        path: "a".into(),
+        knob,
+        // As long as ours: a plain file is not cut.
+        original: "0000000".into(),
+        applied: "5242880".into(),
+    };
+    Journal::create(&dir.path().join("state").join(FILE_NAME), &[entry], &[]).unwrap();
+    let allow = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&file, mode).unwrap();
+    };
+    // Of this thread, so that the file's mode counts.
+    let now = capabilities(None).unwrap();
+    let effective = now.effective.difference(CapabilitySet::DAC_OVERRIDE);
+    set_capabilities(None, CapabilitySets { effective, ..now }).unwrap();
+    allow(0o444);
+
+    let (mut cgroups, _, mut store, mut controller) = start(dir.path());
+    assert_eq!(
+        (store.len(), cgroups.get(id).unwrap().external_low),
+        (1, 5 << 20)
+    );
+    ProtectionController::on_cgroup_added(&mut store, &mut cgroups, id);
+    // As after an event, or a rescan.
+    let found = controller.on_knob_written(Some(&mut store), &cgroups, id, knob);
+    cgroups.record_low(id, found);
+    assert_eq!(cgroups.get(id).unwrap().external_low, 0);
+    let mut write = |store: &mut KnobStore| {
+        let (low, protected, other) = (8 << 20, 8 << 20, 0);
+        let intent = LowIntent {
+            key: Key::Cgroup(id),
+            low,
+            reason: ProtectionReason { protected, other },
+        };
+        controller.write(Some(store), &cgroups, intent)
+    };
+    assert_eq!(write(&mut store).map(|event| event.action), None);
+    assert!(store.may_write(id, knob), "it is tried again");
+    allow(0o644);
+    let action = write(&mut store).map(|event| event.action);
+    assert!(matches!(action, Some(Action::Set { .. })), "{action:?}");
+    drop(store);
+    assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), "0000000");
 }
 
 /// More move in each tick than are written in one.
@@ -136,7 +196,7 @@ fn an_operators_value_that_caps_children_is_raised_once() {
     std::fs::write(&file, "05242880\n").unwrap();
     let (mut cgroups, changes, mut store, mut controller) = start(dir.path());
     for id in &changes.added {
-        ProtectionController::on_cgroup_added(&mut store, &cgroups, *id);
+        ProtectionController::on_cgroup_added(&mut store, &mut cgroups, *id);
     }
     let slice = cgroups.top_level()[0];
     let tick = |store: &mut KnobStore,
@@ -185,7 +245,7 @@ fn cgroups_of_a_collapsed_subtree_are_restored() {
     }
     let (mut cgroups, changes, mut store, mut controller) = start(dir.path());
     for id in &changes.added {
-        ProtectionController::on_cgroup_added(&mut store, &cgroups, *id);
+        ProtectionController::on_cgroup_added(&mut store, &mut cgroups, *id);
         let (low, protected, other) = (4096, 4096, 0);
         let intent = LowIntent {
             key: Key::Cgroup(*id),
