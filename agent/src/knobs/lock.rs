@@ -8,13 +8,15 @@ use justitia_common::regular_file;
 use justitia_kernel::cgroup::CgroupFs;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
+use super::holder;
 use super::journal::JournalError;
 
 /// Creates the directory if it is missing, and takes its lock.
 ///
 /// # Errors
-/// [`KnobStoreError::Busy`] if another agent holds the lock; otherwise what was found there, or the system's error.
-pub(super) fn lock(state: &Path) -> Result<File, KnobStoreError> {
+/// [`KnobStoreError::Busy`] if another agent holds the lock, [`KnobStoreError::Killed`] if that one was killed; otherwise what was found
+/// there, or the system's error.
+pub(super) fn lock(fs: &CgroupFs, state: &Path) -> Result<File, KnobStoreError> {
     use std::os::unix::fs::DirBuilderExt;
     let error = |source| KnobStoreError::State {
         path: state.to_owned(),
@@ -29,24 +31,41 @@ pub(super) fn lock(state: &Path) -> Result<File, KnobStoreError> {
     let path = state.join("lock");
     // An existing file is not truncated.
     let opened = regular_file::open(&path, OFlags::RDWR | OFlags::CREATE);
-    let file = opened.map_err(|source| KnobStoreError::Lock { path, source })?;
+    let file = opened.map_err(|source| KnobStoreError::Lock {
+        path: path.clone(),
+        source,
+    })?;
     match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(KnobStoreError::Busy(state.to_owned())),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(killed(fs, &path).unwrap_or_else(|| KnobStoreError::Busy(state.to_owned())))
+        }
         Err(e) => Err(error(e.into())),
     }
+}
+
+/// The error where a killed agent holds this lock.
+fn killed(fs: &CgroupFs, path: &Path) -> Option<KnobStoreError> {
+    let process = holder::killed(&fs.system_root().join("proc"), path)?;
+    let path = path.to_owned();
+    Some(KnobStoreError::Killed { process, path })
 }
 
 /// Takes the lock of the cgroups, which agents with other state directories and in other mount namespaces take, too. `None`
 /// where there is nothing to lock.
 ///
 /// # Errors
-/// [`KnobStoreError::RootBusy`] if another agent holds the lock; otherwise the system's error.
+/// [`KnobStoreError::RootBusy`] if another agent holds the lock, [`KnobStoreError::Killed`] if that one was killed; otherwise the system's
+/// error.
 pub(super) fn lock_cgroups(fs: &CgroupFs) -> Result<Option<OwnedFd>, KnobStoreError> {
     fs.lock().map_err(|error| match error.errno() {
         Some(rustix::io::Errno::AGAIN) => {
             let path = fs.root().full_path();
-            let inode = std::fs::metadata(path.join("memory.reclaim"));
+            let file = path.join("memory.reclaim");
+            if let Some(killed) = killed(fs, &file) {
+                return killed;
+            }
+            let inode = std::fs::metadata(file);
             KnobStoreError::RootBusy {
                 path,
                 inode: inode.map_or(0, |found| std::os::unix::fs::MetadataExt::ino(&found)),
@@ -106,6 +125,17 @@ pub enum KnobStoreError {
         /// The inode of the file that is locked.
         inode: u64,
     },
+    /// An agent that was killed holds a lock: it has not ended yet.
+    #[error(
+        "the agent of process {process} was killed and has not ended: a thread of it waits in the kernel, for memory or a disk, and \
+         keeps {path} locked until then. No agent can start before that; `justitia reset` restores what it has left"
+    )]
+    Killed {
+        /// That process.
+        process: u32,
+        /// The file that it keeps locked.
+        path: PathBuf,
+    },
     /// The journal cannot be read or written, or is corrupt.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -115,10 +145,13 @@ pub enum KnobStoreError {
 }
 
 impl KnobStoreError {
-    /// Whether another agent is running.
+    /// Whether another agent is running, or was killed and has not ended.
     #[must_use]
     pub const fn is_busy(&self) -> bool {
-        matches!(self, Self::Busy(_) | Self::RootBusy { .. })
+        matches!(
+            self,
+            Self::Busy(_) | Self::RootBusy { .. } | Self::Killed { .. }
+        )
     }
 
     /// Whether the journal is readable but corrupt. Trying again does not help then.
@@ -131,6 +164,12 @@ impl KnobStoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As [`super::lock`], of cgroups that are not there.
+    fn lock(state: &Path) -> Result<File, KnobStoreError> {
+        let fs = CgroupFs::open_fixture(state.parent().unwrap(), true).unwrap();
+        super::lock(&fs, state)
+    }
 
     /// The error of `lock` where something other than a lock file stands; it must not block.
     fn refused(state: &Path) -> String {

@@ -5,6 +5,7 @@
 //! It restores all other knobs when the agent ends, or when the next agent starts. A restore that fails is tried again until
 //! it succeeds ([`KnobStore::retry_restores`]). The [`watchdog`] restores limits when the agent cannot.
 
+mod holder;
 pub mod journal;
 mod lock;
 mod put_back;

@@ -160,7 +160,8 @@ pub struct Corruption {
     pub moved_to: PathBuf,
 }
 
-/// What a killed agent has left, with the locks that keep an agent from starting.
+/// What a killed agent has left, with the locks that keep an agent from starting. One that was killed and has not ended keeps a lock, and
+/// another agent from starting, itself.
 struct Left {
     journal: PathBuf,
     entries: Vec<JournalEntry>,
@@ -169,13 +170,32 @@ struct Left {
     /// `None` if there is no state directory.
     state_lock: Option<File>,
     _cgroups_lock: Option<OwnedFd>,
+    /// The killed one has not ended. As soon as it has, another agent may take the journal over: it is not changed.
+    holds_on: bool,
+}
+
+/// What was locked; nothing where an agent that was killed keeps the lock.
+fn unless_killed<T>(
+    locked: Result<Option<T>, KnobStoreError>,
+    holds_on: &mut bool,
+) -> Result<Option<T>, KnobStoreError> {
+    match locked {
+        Err(error @ KnobStoreError::Killed { .. }) => {
+            tracing::warn!("{error}");
+            *holds_on = true;
+            Ok(None)
+        }
+        locked => locked,
+    }
 }
 
 impl Left {
     fn read(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<Self, KnobStoreError> {
         let exists = state.try_exists().map_err(|e| state_error(state, e))?;
-        let state_lock = exists.then(|| lock(state)).transpose()?;
-        let cgroups_lock = lock_cgroups(fs)?;
+        let mut holds_on = false;
+        let state_lock = exists.then(|| lock(fs, state)).transpose();
+        let state_lock = unless_killed(state_lock, &mut holds_on)?;
+        let cgroups_lock = unless_killed(lock_cgroups(fs), &mut holds_on)?;
         let journal = state.join(FILE_NAME);
         let mut contents = Journal::read(&journal)?;
         let corruption = match contents.corruption {
@@ -195,6 +215,7 @@ impl Left {
             corruption,
             state_lock,
             _cgroups_lock: cgroups_lock,
+            holds_on,
         })
     }
 }
@@ -207,7 +228,8 @@ fn state_error(state: &Path, source: std::io::Error) -> KnobStoreError {
 }
 
 /// Restores what a killed agent has left, by its journal and by the marks of cgroups, without starting one. With `salvage` it also works on a corrupt journal: it
-/// restores the knobs whose entries are intact and that still hold our value, and moves the file to `ledger.corrupt`.
+/// restores the knobs whose entries are intact and that still hold our value, and moves the file to `ledger.corrupt`. While a killed agent
+/// has not ended, its journal stays, for the next start.
 ///
 /// # Errors
 /// If an agent runs, or the journal cannot be read, or is corrupt and `salvage` is false: then nothing was changed. If the
@@ -216,6 +238,13 @@ pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, 
     let left = Left::read(fs, state, salvage)?;
     let path = &left.journal;
     let (restored, failed) = restore_entries(fs, left.entries);
+    if left.holds_on {
+        return Ok(ResetReport {
+            restored,
+            unknown: left.unknown.len(),
+            corruption: None,
+        });
+    }
     if let Some(corruption) = &left.corruption {
         std::fs::rename(path, &corruption.moved_to).map_err(|e| state_error(state, e))?;
     }

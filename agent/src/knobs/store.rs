@@ -79,7 +79,7 @@ impl KnobStore {
     /// # Errors
     /// If another agent runs, or the journal cannot be read or written, or is corrupt.
     pub fn open(fs: &CgroupFs, state: &Path) -> Result<(Self, Vec<RestoredKnob>), KnobStoreError> {
-        let locks = (lock(state)?, lock_cgroups(fs)?);
+        let locks = (lock(fs, state)?, lock_cgroups(fs)?);
         let path = state.join(FILE_NAME);
         let mut contents = Journal::read(&path)?;
         if let Some(corruption) = contents.corruption {

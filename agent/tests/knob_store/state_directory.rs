@@ -61,6 +61,53 @@ fn a_second_agent_with_another_state_directory_is_refused() {
     KnobStore::open(&tree.fs, &other).unwrap();
 }
 
+/// Its main thread, which writes the knobs, has ended; another one waits in the kernel for memory.
+#[test]
+fn what_a_killed_agent_has_left_is_restored_though_it_has_not_ended() {
+    use std::os::unix::fs::MetadataExt;
+    let tree = Tree::new(&["a"]);
+    std::fs::write(tree.path("memory.reclaim"), "").unwrap();
+    let (mut killed, _) = tree.open();
+    killed.set(&tree.cgroup("a"), KNOB, "5000").unwrap();
+    // As the kernel tells it.
+    let locks = [tree.state().join("lock"), tree.path("memory.reclaim")].map(|path| {
+        let file = path.metadata().unwrap();
+        let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
+        format!(
+            "1: FLOCK  ADVISORY  WRITE 7 {major:02x}:{minor:02x}:{} 0 EOF\n",
+            file.ino()
+        )
+    });
+    let state = |thread: u32, state: &str, pending: &str| {
+        let directory = tree.path(&format!("proc/7/task/{thread}"));
+        std::fs::create_dir_all(&directory).unwrap();
+        let status = format!("State:\t{state}\nSigPnd:\t{pending}\n");
+        std::fs::write(directory.join("status"), status).unwrap();
+    };
+    state(7, "S (sleeping)", "0000000000000000");
+    state(8, "D (disk sleep)", "0000000000000100");
+    std::fs::write(tree.path("proc/locks"), locks.concat()).unwrap();
+    let error = reset(&tree.fs, &tree.state(), false).unwrap_err();
+    assert!(matches!(error, KnobStoreError::Busy(_)), "{error}");
+
+    state(7, "Z (zombie)", "0000000000000000");
+    let refused = KnobStore::open(&tree.fs, &tree.state()).unwrap_err();
+    let told = refused.to_string();
+    assert!(
+        refused.is_busy() && told.starts_with("the agent of process 7 was killed"),
+        "{told}"
+    );
+    let previewed = preview_reset(&tree.fs, &tree.state(), false).unwrap();
+    assert_eq!(outcomes(previewed.restored), [restored("a")]);
+    assert_eq!(tree.low("a"), "5000");
+    for _ in 0..2 {
+        let done = reset(&tree.fs, &tree.state(), false).unwrap();
+        assert_eq!(outcomes(done.restored), [restored("a")]);
+        assert_eq!(tree.low("a"), "1000");
+        assert!(tree.state().join("ledger").exists(), "the next start's");
+    }
+}
+
 #[test]
 fn the_state_directory_is_accessible_to_its_owner_only() {
     let tree = Tree::new(&["a"]);
