@@ -240,7 +240,11 @@ impl Cache {
     /// # Errors
     /// When there is no such VM, or the kernel has no random bytes.
     pub fn track_residency(&self, vm: VmId, bytes: u64) -> Result<(), CacheError> {
-        let residency = Residency::new(bytes).map_err(|source| CacheError::Residency { source })?;
+        let residency = Residency::new(bytes).map_err(|e| {
+            CacheError::Refused(format!(
+                "cannot take random bytes for the residency table: {e}"
+            ))
+        })?;
         self.registry.lock().vm(vm)?.residency = Some(Arc::new(residency));
         Ok(())
     }

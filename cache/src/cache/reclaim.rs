@@ -5,7 +5,7 @@ use super::pool::{Pool, PoolHandle};
 use super::state::{Cache, highest_weight, memory_slots};
 use crate::block::BLOCK_BYTES;
 use crate::config::{SsdConfig, StoreKind};
-use crate::error::CacheError;
+use crate::error::{CacheError, exact};
 use crate::index::Location;
 use crate::policy::Demotion;
 use crate::store::{EXTENT_SLOTS, FreeList};
@@ -127,10 +127,11 @@ impl Cache {
         let memory = &self.stores.memory;
         let slots = memory_slots(bytes)?;
         if slots > memory.limit() {
-            return Err(CacheError::MemoryLimit {
-                limit: u64::from(memory.limit()) * BLOCK_BYTES,
-                found: bytes,
-            });
+            return Err(CacheError::Refused(format!(
+                "expected at most {} for the memory store, found {}: raise `limit` in `[memory]` and restart the daemon",
+                exact(u64::from(memory.limit()) * BLOCK_BYTES),
+                exact(bytes)
+            )));
         }
         let weights = self.admission_lock.lock(highest_weight());
         let shrinks = slots < memory.capacity();

@@ -4,7 +4,7 @@ use super::pool::PoolHandle;
 use super::ssd_threads;
 use super::state::{Cache, random};
 use crate::config::SsdConfig;
-use crate::error::CacheError;
+use crate::error::{CacheError, exact};
 use crate::index::SlotRef;
 use crate::store::{Device, EXTENT_SLOTS, FileDevice, Foreign, SsdLog, SsdStore};
 use std::io;
@@ -122,17 +122,18 @@ impl Cache {
         let path = config.map(|ssd| ssd.path);
         let Some(ssd) = self.stores.working_ssd() else {
             let anew = SsdConfig {
-                path: path.ok_or(CacheError::NoSsd)?,
+                path: path.ok_or_else(|| CacheError::Refused(NO_SSD.into()))?,
                 bytes,
                 overwrite: false,
             };
             return self.replace_ssd(Some(anew)).map(|()| None);
         };
         if bytes > ssd.limit() {
-            return Err(CacheError::SsdLimit {
-                limit: ssd.limit(),
-                found: bytes,
-            });
+            return Err(CacheError::Refused(format!(
+                "expected at most {} for the SSD store, found {}: `justitia cache set ssd PATH SIZE` makes it anew with any size, and drops its blocks",
+                exact(ssd.limit()),
+                exact(bytes)
+            )));
         }
         let beyond = ssd.set_capacity(bytes).map_err(|source| CacheError::Ssd {
             path: path.unwrap_or_default(),
@@ -181,9 +182,12 @@ impl Cache {
     }
 }
 
-const fn has_size(bytes: u64) -> Result<(), CacheError> {
+const NO_SSD: &str = "expected a cache with an SSD store, found one without: name its path and size in the configuration, in an [ssd] table";
+
+fn has_size(bytes: u64) -> Result<(), CacheError> {
+    let none = "expected a size above 0 for the SSD store, found 0: `justitia cache set ssd --remove` takes it away";
     match bytes {
-        0 => Err(CacheError::NoSize),
+        0 => Err(CacheError::Refused(none.into())),
         _ => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ use crate::block::{BLOCK_BYTES, Key};
 #[cfg(test)]
 use crate::config::StoreKind;
 use crate::config::{CacheConfig, Policy};
-use crate::error::CacheError;
+use crate::error::{CacheError, exact};
 use crate::ids::{DiskId, PoolId, VmId};
 use crate::index::{Index, Keys, Location, MAX_SLOTS, SlotRef};
 use crate::lock_rank::{REGISTRY, Ranked, SSD_CHANGE, SSD_RESIZE};
@@ -57,9 +57,11 @@ impl Cache {
         let capacity = memory_slots(config.memory_bytes)?;
         let limit = config.memory_limit.unwrap_or_else(machine_memory);
         let limit = memory_slots(limit)?.max(capacity);
-        let reserve = |source| CacheError::Reserve {
-            bytes: u64::from(limit) * BLOCK_BYTES,
-            source,
+        let reserve = |e: io::Error| {
+            let bytes = u64::from(limit) * BLOCK_BYTES;
+            CacheError::Refused(format!(
+                "cannot reserve {bytes} bytes of address space for the memory store: {e}"
+            ))
         };
         let cache = Arc::new(Self {
             index: Index::new(random().map_err(reserve)?),
@@ -153,11 +155,15 @@ pub(super) fn check_same_vm(disk: &DiskHandle, pool: &PoolHandle) -> Result<(), 
     if pool.vm == disk.vm {
         return Ok(());
     }
-    Err(CacheError::ForeignPool {
-        expected: disk.vm,
-        pool: pool.id,
-        found: pool.vm,
-    })
+    Err(CacheError::Refused(format!(
+        "expected a pool of {}, found {}, which belongs to {}",
+        disk.vm, pool.id, pool.vm
+    )))
+}
+
+/// The limit of `what` is reached.
+pub(super) fn too_many(what: &str, limit: u32) -> CacheError {
+    CacheError::Refused(format!("expected at most {limit} {what}, found one more"))
 }
 
 /// Changes of the configuration do not wait behind puts.
@@ -167,13 +173,14 @@ pub(super) fn highest_weight() -> Weight {
 
 /// Whole blocks in this many bytes, if an index can name them all.
 pub(super) fn memory_slots(bytes: u64) -> Result<u32, CacheError> {
-    u32::try_from(bytes / BLOCK_BYTES)
-        .ok()
-        .filter(|s| *s < MAX_SLOTS)
-        .ok_or(CacheError::MemorySize {
-            limit: u64::from(MAX_SLOTS - 1) * BLOCK_BYTES,
-            found: bytes,
-        })
+    let slots = u32::try_from(bytes / BLOCK_BYTES).ok();
+    slots.filter(|s| *s < MAX_SLOTS).ok_or_else(|| {
+        CacheError::Refused(format!(
+            "expected at most {} for the memory store, found {}",
+            exact(u64::from(MAX_SLOTS - 1) * BLOCK_BYTES),
+            exact(bytes)
+        ))
+    })
 }
 
 /// A random number, from the kernel.
@@ -260,10 +267,7 @@ impl Registry {
         let number = (0..Key::MAX_DISKS)
             .map(|n| first_number.wrapping_add(n) % Key::MAX_DISKS)
             .find(|n| !taken.contains(n))
-            .ok_or(CacheError::TooMany {
-                what: "disks",
-                limit: Key::MAX_DISKS,
-            })?;
+            .ok_or_else(|| too_many("disks", Key::MAX_DISKS))?;
         let id = DiskId {
             number,
             generation: self.number(),

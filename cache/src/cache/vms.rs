@@ -5,7 +5,9 @@ use super::get::{Lookup, PendingSsdRead};
 use super::partition::WeightTable;
 use super::pool::{Pool, PoolHandle};
 use super::remove::SWEEP_BLOCKS;
-use super::state::{Cache, MAX_POOLS, PoolTable, Registry, VmEntry, check_same_vm, highest_weight};
+use super::state::{
+    Cache, MAX_POOLS, PoolTable, Registry, VmEntry, check_same_vm, highest_weight, too_many,
+};
 #[cfg(any(test, feature = "lab"))]
 use crate::block::BLOCK_BYTES;
 use crate::block::Key;
@@ -215,14 +217,8 @@ impl Cache {
         let mut table = PoolTable::clone(&self.pools.load());
         let free = table.iter().position(Option::is_none);
         let at = free.unwrap_or(table.len());
-        let index =
-            u32::try_from(at)
-                .ok()
-                .filter(|i| *i < MAX_POOLS)
-                .ok_or(CacheError::TooMany {
-                    what: "pools",
-                    limit: MAX_POOLS,
-                })?;
+        let index = u32::try_from(at).ok().filter(|i| *i < MAX_POOLS);
+        let index = index.ok_or_else(|| too_many("pools", MAX_POOLS))?;
         let id = PoolId {
             index,
             generation: registry.number(),
