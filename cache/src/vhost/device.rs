@@ -4,8 +4,7 @@ use super::config::ConfigChannel;
 use super::config::{self, config_space, has, is_write_through};
 use super::hangup::Hangup;
 use super::inflight::InflightRegion;
-use super::limits::Invalid;
-use super::limits::{MAX_MEMORY_SLOTS, MAX_QUEUE_SIZE, MAX_QUEUES};
+use super::limits::{MAX_MEMORY_SLOTS, MAX_QUEUE_SIZE, MAX_QUEUES, invalid, no_ring};
 use super::memory::MemoryError;
 use super::memory::{GuestMemory, MemorySlots, Region};
 use super::queue::{QueueSetup, RunningQueue};
@@ -148,8 +147,10 @@ impl Device {
 
     pub(super) fn replace_memory(&mut self, regions: Vec<(Region, File)>) -> Result<()> {
         if regions.len() > MAX_MEMORY_SLOTS {
-            let found = regions.len();
-            return Err(Invalid::Regions { found }.into());
+            return Err(invalid(format!(
+                "expected at most {MAX_MEMORY_SLOTS} regions of memory, found {}",
+                regions.len()
+            )));
         }
         self.set_memory(|slots| slots.replace(regions))
     }
@@ -158,7 +159,7 @@ impl Device {
         usize::try_from(index)
             .ok()
             .and_then(|i| self.vrings.get_mut(i))
-            .ok_or_else(|| Invalid::Ring { index }.into())
+            .ok_or_else(|| no_ring(index))
     }
 
     /// A ring that is given an eventfd. It counts for the front end's budget from then on.
@@ -184,7 +185,12 @@ impl Device {
     pub(super) fn set_size(&mut self, index: u32, size: u32) -> Result<()> {
         let fits = |size: &u16| size.is_power_of_two() && *size <= MAX_QUEUE_SIZE;
         let valid = u16::try_from(size).ok().filter(fits);
-        self.idle_vring(index)?.size = valid.ok_or(Invalid::RingSize { index, size })?;
+        let none = || {
+            format!(
+                "ring {index}: expected a size that is a power of two and at most {MAX_QUEUE_SIZE}, found {size}"
+            )
+        };
+        self.idle_vring(index)?.size = valid.ok_or_else(|| invalid(none()))?;
         Ok(())
     }
 
@@ -198,10 +204,10 @@ impl Device {
     ) -> Result<()> {
         let guest = |part, address| {
             let found = self.slots.guest_address(address);
-            found.ok_or(Invalid::Address {
-                index,
-                part,
-                address,
+            found.ok_or_else(|| {
+                invalid(format!(
+                    "ring {index}: expected its {part} in a region of memory, found it at {address:#x}"
+                ))
             })
         };
         let addresses = RingAddresses {
@@ -214,7 +220,11 @@ impl Device {
     }
 
     pub(super) fn set_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let file = file.ok_or(Invalid::NoKick { index })?;
+        let file = file.ok_or_else(|| {
+            invalid(format!(
+                "ring {index}: expected an eventfd that says that there are requests, found none"
+            ))
+        })?;
         let file = eventfd(file).map_err(Error::ReqHandlerError)?;
         let vring = self.used_vring(index.into())?;
         vring.stop();
@@ -243,9 +253,9 @@ impl Device {
     /// Starts a ring, if it has all that it takes, and does not run.
     fn start(&mut self, index: u32) -> Result<()> {
         let enabled = self.features & PROTOCOL_FEATURES == 0;
-        let none = Invalid::Ring { index };
-        let number = usize::try_from(index).map_err(|_| none)?;
-        let vring = self.vrings.get_mut(number).ok_or(none)?;
+        let number = usize::try_from(index).map_err(|_| no_ring(index))?;
+        let vring = self.vrings.get_mut(number);
+        let vring = vring.ok_or_else(|| no_ring(index))?;
         let Some(kick) = vring.kick.clone() else {
             return Ok(());
         };
@@ -258,7 +268,12 @@ impl Device {
                 let size = vring.size;
                 let part = u16::try_from(index).ok();
                 let part = part.and_then(|part| region.queue(part, size));
-                Some(part.ok_or(Invalid::Inflight { index, size })?)
+                let none = || {
+                    format!(
+                        "ring {index}: expected an in-flight region with room for it, found none for a ring of {size}"
+                    )
+                };
+                Some(part.ok_or_else(|| invalid(none()))?)
             }
         };
         let event_index = has(self.features, VIRTIO_RING_F_EVENT_IDX);
@@ -294,16 +309,14 @@ impl Device {
         bytes: &[u8],
         flags: VhostUserConfigFlags,
     ) -> Result<()> {
-        let invalid = Invalid::Configuration {
-            offset,
-            bytes: bytes.len(),
+        let migrates = flags.contains(VhostUserConfigFlags::LIVE_MIGRATION);
+        let ([chosen], config::WRITE_BACK, false) = (bytes, offset, migrates) else {
+            return Err(invalid(format!(
+                "expected one byte at {} of the configuration, the write cache, found {} at {offset}",
+                config::WRITE_BACK,
+                bytes.len()
+            )));
         };
-        let [chosen] = bytes else {
-            return Err(invalid.into());
-        };
-        if offset != config::WRITE_BACK || flags.contains(VhostUserConfigFlags::LIVE_MIGRATION) {
-            return Err(invalid.into());
-        }
         self.write_back = *chosen != 0;
         if let Some(region) = &self.inflight {
             region.set_write_back(self.write_back);

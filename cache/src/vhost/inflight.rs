@@ -5,7 +5,7 @@
 
 use super::limits::{MAX_QUEUE_SIZE, MAX_QUEUES};
 use super::memory::Mapping;
-use super::memory::{MemoryError, map, sealed};
+use super::memory::{MemoryError, map, sealed, short};
 use crate::frontend::Budget;
 use std::fs::File;
 use std::io;
@@ -90,10 +90,7 @@ impl InflightRegion {
         let parts = part(queue_size) * usize::from(queues);
         let found = usize::try_from(bytes).map_err(io::Error::other)?;
         if found < parts {
-            return Err(MemoryError::Short {
-                expected: u64::try_from(parts).unwrap_or(u64::MAX),
-                found: bytes,
-            });
+            return Err(short(u64::try_from(parts).unwrap_or(u64::MAX), bytes));
         }
         let bytes = bytes.min(u64::try_from(parts + TRAILER).unwrap_or(u64::MAX));
         Ok(Self {

@@ -168,7 +168,9 @@ impl MemorySlots {
         self.slots.retain(|slot| !same(&slot.region));
         if self.slots.len() == before {
             let Region { guest, size, .. } = region;
-            return Err(MemoryError::Unknown { guest, size });
+            return Err(MemoryError::Refused(format!(
+                "expected a region of memory that was added, found none of {size} bytes at {guest:#x}"
+            )));
         }
         self.memory()
     }
@@ -190,18 +192,26 @@ impl MemorySlots {
     fn insert(&mut self, region: Region, file: File) -> Result<(), MemoryError> {
         let Region { guest, size, .. } = region;
         if self.slots.len() >= MAX_MEMORY_SLOTS {
-            let limit = MAX_MEMORY_SLOTS;
-            return Err(MemoryError::TooMany { limit });
+            return Err(MemoryError::Refused(format!(
+                "expected at most {MAX_MEMORY_SLOTS} regions of memory, found one more"
+            )));
         }
+        let invalid = || {
+            MemoryError::Refused(format!(
+                "expected a region of memory that ends within all addresses, found {size} bytes at {guest:#x}"
+            ))
+        };
         if !region.is_valid() {
-            return Err(MemoryError::Invalid { guest, size });
+            return Err(invalid());
         }
         if self.slots.iter().any(|slot| slot.region.overlaps(&region)) {
-            return Err(MemoryError::Overlap { guest, size });
+            return Err(MemoryError::Refused(format!(
+                "expected regions of memory that do not overlap, found another for {size} bytes at {guest:#x}"
+            )));
         }
         let mapped = map(&file, region.offset, size, &self.budget)?;
         let mapped = GuestRegion::new(mapped, guest);
-        let mapped = mapped.ok_or(MemoryError::Invalid { guest, size })?;
+        let mapped = mapped.ok_or_else(invalid)?;
         let share = self.budget.take(Amount {
             files: 1,
             ..Amount::default()
@@ -307,74 +317,15 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 /// Why memory is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MemoryError {
-    /// Its pages may take as long as somebody likes.
-    #[error(
-        "expected memory in a memfd, on tmpfs or on hugetlbfs (QEMU: memory-backend-memfd with share=on), found a file of a file system of type {kind:#x}"
-    )]
-    NoMemory {
-        /// The type of its file system, as statfs(2) has it.
-        kind: u64,
-    },
-    /// A mapping of huge pages has whole ones.
-    #[error(
-        "expected a region of whole huge pages of {page} bytes, found {size} bytes at {offset} of the file"
-    )]
-    HugePages {
-        /// Bytes of a page.
-        page: u64,
-        /// Bytes of the region.
-        size: u64,
-        /// Where it begins in its file.
-        offset: u64,
-    },
     /// More than front ends may have of what the process has.
     #[error(transparent)]
     Budget(#[from] OverBudget),
-    /// It ends before the region does.
-    #[error("expected {expected} bytes of memory, found a file of {found}")]
-    Short {
-        /// Where the region ends.
-        expected: u64,
-        /// Where the file ends.
-        found: u64,
-    },
     /// The system refused.
     #[error("cannot map memory: {0}")]
     Io(#[from] io::Error),
-    /// More regions than there can be.
-    #[error("expected at most {limit} regions of memory, found one more")]
-    TooMany {
-        /// How many there can be.
-        limit: usize,
-    },
-    /// A region of no bytes, or beyond the end of all addresses.
-    #[error(
-        "expected a region of memory that ends within all addresses, found {size} bytes at {guest:#x}"
-    )]
-    Invalid {
-        /// Where the guest would have it.
-        guest: u64,
-        /// Its bytes.
-        size: u64,
-    },
-    /// A region where there is one.
-    #[error(
-        "expected regions of memory that do not overlap, found another for {size} bytes at {guest:#x}"
-    )]
-    Overlap {
-        /// Where the guest would have it.
-        guest: u64,
-        /// Its bytes.
-        size: u64,
-    },
-    /// Nothing that could be removed.
-    #[error("expected a region of memory that was added, found none of {size} bytes at {guest:#x}")]
-    Unknown {
-        /// Where the guest would have it.
-        guest: u64,
-        /// Its bytes.
-        size: u64,
-    },
+    /// Anything else: what was expected, and what was found.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// Maps a part of a file, for reading and writing, within a budget. It may be lost when the file shrinks, or when there are
@@ -395,15 +346,22 @@ pub(crate) fn map(
         TMPFS_MAGIC => {}
         HUGETLBFS_MAGIC if (offset | size).is_multiple_of(page) => {}
         HUGETLBFS_MAGIC => {
-            return Err(MemoryError::HugePages { page, size, offset });
+            return Err(MemoryError::Refused(format!(
+                "expected a region of whole huge pages of {page} bytes, found {size} bytes at {offset} of the file"
+            )));
         }
-        _ => return Err(MemoryError::NoMemory { kind }),
+        // Its pages may take as long as somebody likes.
+        _ => {
+            return Err(MemoryError::Refused(format!(
+                "expected memory in a memfd, on tmpfs or on hugetlbfs (QEMU: memory-backend-memfd with share=on), found a file of a file system of type {kind:#x}"
+            )));
+        }
     }
     let found = fstat(file).map_err(io::Error::from)?.st_size;
     let found = u64::try_from(found).unwrap_or(0);
     let expected = offset.saturating_add(size);
     if found < expected {
-        return Err(MemoryError::Short { expected, found });
+        return Err(short(expected, found));
     }
     let share = budget.take(Amount {
         bytes: size,
@@ -412,6 +370,13 @@ pub(crate) fn map(
     })?;
     let size = usize::try_from(size).map_err(io::Error::other)?;
     Ok(Mapping::new(file, offset, size, share)?)
+}
+
+/// Memory of `found` bytes, where `expected` are needed.
+pub(super) fn short(expected: u64, found: u64) -> MemoryError {
+    MemoryError::Refused(format!(
+        "expected {expected} bytes of memory, found a file of {found}"
+    ))
 }
 
 /// New memory that cannot change its size, all zero.
@@ -493,8 +458,8 @@ mod tests {
         let disk = File::open("/proc/self/exe").unwrap();
         let pipe = std::io::pipe().unwrap().0;
         for file in [disk, File::from(std::os::fd::OwnedFd::from(pipe))] {
-            let refused = slots.add(region(0, MIB, 0), file);
-            assert!(matches!(refused, Err(MemoryError::NoMemory { .. })));
+            let refused = slots.add(region(0, MIB, 0), file).unwrap_err();
+            assert!(refused.to_string().contains("expected memory in a memfd"));
         }
     }
 

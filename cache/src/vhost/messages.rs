@@ -3,9 +3,7 @@
 use super::config::{Next, look_ahead, take_channel};
 use super::device::Device;
 use super::leave::Left;
-use super::limits::Invalid;
-use super::limits::MAX_MEMORY_SLOTS;
-use super::limits::MAX_QUEUES;
+use super::limits::{MAX_MEMORY_SLOTS, MAX_QUEUES, invalid};
 use super::memory::Region;
 use super::vring_events::eventfd;
 use crate::connections::LeftConnection;
@@ -80,7 +78,11 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        let valid = u16::try_from(base).map_err(|_| Invalid::Base { index, base })?;
+        let valid = u16::try_from(base).map_err(|_| {
+            invalid(format!(
+                "ring {index}: expected an index of its available ring of at most 65535, found {base}"
+            ))
+        })?;
         self.idle_vring(index)?.base = valid;
         Ok(())
     }
