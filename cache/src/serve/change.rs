@@ -1,7 +1,7 @@
 //! Changes of a running daemon, one function a request.
 
 use super::api::ControlRequest;
-use super::config::{PoolConfig, Size, VmConfig, is_name};
+use super::config::{NAME, PoolConfig, Size, VmConfig, is_name};
 use super::error::ServeError;
 use crate::block::BLOCK_BYTES;
 use crate::cache::{Cache, PoolHandle};
@@ -102,8 +102,9 @@ impl Weights {
             return Ok(Self::One { store, weight });
         }
         if weight.is_some() || store.is_some() {
-            let (vm, pool) = (vm.clone(), pool.clone());
-            return Err(ServeError::Weights { vm, pool });
+            return Err(ServeError::Refused(format!(
+                "expected `memory_weight` and `ssd_weight`, or `weight` and `store`, of pool {pool:?} of VM {vm:?}, found both"
+            )));
         }
         let of = |found: Option<u64>| match found {
             Some(0) => Ok(Some(None)),
@@ -139,10 +140,9 @@ impl Weights {
             Self::One {
                 store: None,
                 weight: Some(_),
-            } if old.is_hybrid() => Err(ServeError::OneWeight {
-                vm: vm.to_owned(),
-                pool: pool.to_owned(),
-            }),
+            } if old.is_hybrid() => Err(ServeError::Refused(format!(
+                "expected to know of which store the weight is: pool {pool:?} of VM {vm:?} uses both; give `--memory-weight` or `--ssd-weight`"
+            ))),
             Self::One {
                 store: None,
                 weight,
@@ -150,7 +150,8 @@ impl Weights {
             Self::Each([memory, ssd]) => {
                 let memory = memory.unwrap_or(old.weight(StoreKind::Memory));
                 let ssd = ssd.unwrap_or(old.weight(StoreKind::Ssd));
-                PoolSpec::new(memory, ssd).ok_or(ServeError::NoWeight)
+                let none = "expected a weight in memory or on the SSD, found 0 for both";
+                PoolSpec::new(memory, ssd).ok_or_else(|| ServeError::Refused(none.into()))
             }
         }
     }
@@ -211,7 +212,8 @@ pub(super) fn configure_pools<'a>(
 }
 
 fn container_tag(found: u16) -> Result<ContainerTag, ServeError> {
-    ContainerTag::new(found).ok_or(ServeError::Tag { found })
+    let none = || format!("expected a tag from 1 to 1023, found {found}");
+    ContainerTag::new(found).ok_or_else(|| ServeError::Refused(none()))
 }
 
 fn set_vm(
@@ -240,15 +242,15 @@ fn uncache_vm(cache: &Cache, vms: &Ranked<VmRegistry, VMS>, name: &str) -> Resul
 fn create_pool(cache: &Cache, vm: &Vm, pool: &str, change: PoolChange) -> Result<(), ServeError> {
     let mut pools = vm.pools.lock();
     if pools.get(pool).is_some() {
-        return Err(ServeError::PoolExists {
-            vm: vm.name.clone(),
-            found: pool.to_owned(),
-        });
+        return Err(ServeError::Refused(format!(
+            "expected a new name for a pool of VM {:?}, found {pool:?}, which exists",
+            vm.name
+        )));
     }
     if !is_name(pool) {
-        return Err(ServeError::Name {
-            found: pool.to_owned(),
-        });
+        return Err(ServeError::Refused(format!(
+            "expected a name of {NAME}, found {pool:?}"
+        )));
     }
     let spec = change.weights;
     let spec = spec.applied_to(PoolSpec::default(), &vm.name, pool)?;
@@ -292,10 +294,9 @@ fn destroy_pool(
         let mut pools = vms.vm(vm_name)?.pools.lock();
         let id = named(&pools, vm_name, pool)?.id;
         let closed = cache.close_pool(id).map_err(|e| match e {
-            CacheError::DefaultPool(..) => ServeError::DefaultPool {
-                vm: vm_name.to_owned(),
-                pool: pool.to_owned(),
-            },
+            CacheError::DefaultPool(..) => ServeError::Refused(format!(
+                "expected a pool of a container, found {pool:?} of VM {vm_name:?}, which holds the blocks of no container: `justitia cache set vm {vm_name} --uncached` removes all pools of the VM"
+            )),
             other => other.into(),
         })?;
         pools.remove(id);
@@ -333,11 +334,8 @@ pub(super) fn cached_disk(cache: &Cache, name: &str) -> Result<(DiskId, VmId), S
     let found = disks.iter().find(|(known, ..)| known == name);
     let found = found.map(|(_, disk, vm)| (*disk, *vm));
     found.ok_or_else(|| {
-        let known: Vec<_> = disks.iter().map(|(known, ..)| known.as_str()).collect();
-        ServeError::NoDisk {
-            found: name.to_owned(),
-            known: known.join(", "),
-        }
+        let known = disks.iter().map(|(known, ..)| known.as_str());
+        ServeError::unknown("disk that is cached", name, known)
     })
 }
 
@@ -393,15 +391,13 @@ impl VmRegistry {
 
     pub(super) fn vm(&self, name: &str) -> Result<&Arc<Vm>, ServeError> {
         if self.uncached.contains(name) {
-            let vm = name.to_owned();
-            return Err(ServeError::Uncached { vm });
+            return Err(ServeError::Refused(format!(
+                "expected a VM that is cached, found {name:?}, which is served uncached; restart the daemon to cache it again"
+            )));
         }
         self.vms.get(name).ok_or_else(|| {
-            let known: Vec<_> = self.vms.keys().map(String::as_str).collect();
-            ServeError::NoVm {
-                found: name.to_owned(),
-                known: known.join(", "),
-            }
+            let known = self.vms.keys().map(String::as_str);
+            ServeError::unknown("VM that is served", name, known)
         })
     }
 }
@@ -409,11 +405,7 @@ impl VmRegistry {
 /// A pool of the VM that `vm` is the name of.
 pub(super) fn named(pools: &VmPools, vm: &str, pool: &str) -> Result<PoolHandle, ServeError> {
     pools.get(pool).cloned().ok_or_else(|| {
-        let known: Vec<_> = pools.iter().map(|(_, of)| of.pool.name.as_str()).collect();
-        ServeError::NoPool {
-            vm: vm.to_owned(),
-            found: pool.to_owned(),
-            known: known.join(", "),
-        }
+        let known = pools.iter().map(|(_, of)| of.pool.name.as_str());
+        ServeError::unknown(&format!("pool of VM {vm:?}"), pool, known)
     })
 }

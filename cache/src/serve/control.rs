@@ -41,7 +41,7 @@ impl ControlServer {
     /// # Errors
     /// When the socket, its directory or the thread cannot be had.
     pub(in crate::serve) fn start(path: &Path, daemon: Arc<Daemon>) -> Result<Self, ServeError> {
-        let io = |what| move |source| ServeError::Io { what, source };
+        let io = |what| move |e: io::Error| ServeError::Refused(format!("{what}: {e}"));
         make_directory_of(path).map_err(io("cannot make the control socket's directory"))?;
         let (socket, ours) = match inherited::take_unix(path) {
             Some(found) => (found.socket, found.ours),

@@ -4,8 +4,8 @@ use super::api::{ControlRequest, Stats, UnservedDisk};
 use super::change;
 use super::change::VmRegistry;
 use super::error::ServeError;
-use super::paths::{PathUse, collisions};
-use super::served::Served;
+use super::paths::PathUse;
+use super::served::{Served, check_uses};
 use crate::backing::RawImage;
 use crate::cache::{Cache, DiskSample};
 use crate::config::SsdConfig;
@@ -67,10 +67,7 @@ impl Daemon {
         let mut paths = PathUse::of(&served.config);
         paths.retain(|of| !of.is_ssd());
         paths.push(PathUse::ssd(&ssd.path));
-        let found = collisions(&paths);
-        if !found.is_empty() {
-            return Err(ServeError::Paths(found));
-        }
+        check_uses(&paths)?;
         // Before the one that there is goes.
         check_place(&ssd.path, Foreign::of(&ssd)).map_err(|source| CacheError::Ssd {
             path: ssd.path.clone(),

@@ -193,9 +193,8 @@ impl Daemon {
 
     /// The port of a new VM: a disk that only messages are written to.
     fn new_port(&self, port: &PortConfig, vm: &Arc<Vm>) -> Result<Arc<Port>, ServeError> {
-        let start = random().map_err(|source| ServeError::Io {
-            what: "cannot take a random number for a port",
-            source,
+        let start = random().map_err(|e| {
+            ServeError::Refused(format!("cannot take a random number for a port: {e}"))
         })?;
         let cache = Arc::clone(&self.cache);
         let port = Arc::new(Port::new(cache, Arc::clone(vm), port.ssd, start));
@@ -262,9 +261,10 @@ impl Daemon {
         let volume = self.volume(disk)?;
         let before = volume.size();
         let size = volume.backend().disk().refresh_size();
-        let size = size.map_err(|source| ServeError::Size {
-            disk: disk.to_owned(),
-            source,
+        let size = size.map_err(|e| {
+            ServeError::Refused(format!(
+                "cannot find out the size of the image of disk {disk:?}: {e}"
+            ))
         })?;
         self.tell_size(&volume, before, size);
         Ok(())
@@ -278,21 +278,20 @@ impl Daemon {
         let volume = self.volume(disk)?;
         let before = volume.size();
         if size < before || !size.is_multiple_of(SECTOR) {
-            return Err(ServeError::NoGrowth {
-                disk: disk.to_owned(),
-                size: before,
-                found: size,
-            });
+            return Err(ServeError::Refused(format!(
+                "expected a size of more than the {before} bytes that disk {disk:?} has, in whole sectors of 512 bytes, found {size}: disks only grow here"
+            )));
         }
         if volume.is_read_only() {
-            return Err(ServeError::ReadOnly {
-                disk: disk.to_owned(),
-            });
+            return Err(ServeError::Refused(format!(
+                "expected a disk that is writable, found {disk:?}, which is served read-only: only the size that its image gets elsewhere can be taken over (`--rescan`)"
+            )));
         }
         let grown = volume.backend().disk().grow(size);
-        let size = grown.map_err(|source| ServeError::Grow {
-            disk: disk.to_owned(),
-            source,
+        let size = grown.map_err(|e| {
+            ServeError::Refused(format!(
+                "cannot make the image of disk {disk:?} larger: {e}"
+            ))
         })?;
         self.tell_size(&volume, before, size);
         Ok(())
@@ -312,12 +311,10 @@ impl Daemon {
         let size = volume.size();
         let end = length.map_or(size, |length| begin.saturating_add(length));
         if end > size || (begin > 0 && begin >= size) {
-            return Err(ServeError::Range {
-                disk: disk.to_owned(),
-                size,
-                begin,
-                end: end.max(begin),
-            });
+            let end = end.max(begin);
+            return Err(ServeError::Refused(format!(
+                "expected a range in the {size} bytes of disk {disk:?}, found one from {begin} to {end}"
+            )));
         }
         Ok(())
     }
@@ -325,13 +322,9 @@ impl Daemon {
     fn volume(&self, disk: &str) -> Result<Arc<Volume>, ServeError> {
         let volumes = self.volumes.lock();
         let volume = volumes.iter().find(|v| v.name() == disk);
-        volume.map(Arc::clone).ok_or_else(|| ServeError::NoVolume {
-            found: disk.to_owned(),
-            known: volumes
-                .iter()
-                .map(|v| v.name())
-                .collect::<Vec<_>>()
-                .join(", "),
+        volume.map(Arc::clone).ok_or_else(|| {
+            let known = volumes.iter().map(|v| v.name());
+            ServeError::unknown("disk that is served", disk, known)
         })
     }
 

@@ -43,10 +43,10 @@ impl Daemon {
     /// # Errors
     /// While what is served is being changed, for longer than 2 s.
     pub(super) fn list(&self) -> Result<Vec<ListedDisk>, ServeError> {
-        let served = self
-            .served
-            .try_lock_for(PATIENCE)
-            .ok_or(ServeError::Changing)?;
+        let served = self.served.try_lock_for(PATIENCE).ok_or_else(|| {
+            let why = "what is served is being changed by another request: ask again";
+            ServeError::Refused(why.into())
+        })?;
         let volumes = self.volumes.lock();
         let sizes = volumes.iter().map(|of| (of.name().to_owned(), of.size()));
         let sizes: BTreeMap<String, u64> = sizes.collect();

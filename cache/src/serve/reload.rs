@@ -15,6 +15,9 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+/// A configuration that would end all that is served.
+const NO_VMS: &str = "expected at least one [[vm]], found none: nothing is removed; to end all disks, stop the daemon";
+
 /// What a reload has changed. Disks are named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
@@ -83,7 +86,7 @@ impl Daemon {
         now.hold(&mut next, &is_served);
         let Served { config: now, .. } = now;
         if next.config.vms.is_empty() && !now.vms.is_empty() {
-            return Err(ServeError::NoVms);
+            return Err(ServeError::Refused(NO_VMS.into()));
         }
         check_paths(&next.config)?;
         self.resize_stores(&now.cache, &next.config.cache)?;
@@ -260,10 +263,10 @@ impl Daemon {
         let same = |known: &&DiskConfig| known.mode.is_some() && known.serial == disk.serial;
         let has_serial = of.port.is_some() && disk.mode.is_some();
         if let Some(other) = of.disks.iter().find(same).filter(|_| has_serial) {
-            return Err(ServeError::SerialExists {
-                vm: vm.to_owned(),
-                other: other.name.clone(),
-            });
+            return Err(ServeError::Refused(format!(
+                "expected a serial that no other disk of VM {vm:?} has, found that of {:?}: give another one",
+                other.name
+            )));
         }
         let alone = VmConfig {
             disks: vec![disk.clone()],
@@ -292,10 +295,7 @@ impl Daemon {
         let (vm, _) = disk.ok_or_else(|| {
             let vms = served.config.vms.iter();
             let disks = vms.flat_map(|vm| &vm.disks).map(|disk| disk.name.as_str());
-            ServeError::NoVolume {
-                found: name.to_owned(),
-                known: disks.collect::<Vec<_>>().join(", "),
-            }
+            ServeError::unknown("disk that is served", name, disks)
         })?;
         let problems = self.remove(&Gone::of_disks(&vm.name, [name].into_iter()));
         for vm in &mut served.config.vms {
@@ -307,24 +307,21 @@ impl Daemon {
 
 fn no_vm(served: &Served, found: &str) -> ServeError {
     let known = served.config.vms.iter().map(|vm| vm.name.as_str());
-    ServeError::NoVm {
-        found: found.to_owned(),
-        known: known.collect::<Vec<_>>().join(", "),
-    }
+    ServeError::unknown("VM that is served", found, known)
 }
 
 fn removed(problems: Vec<String>) -> Result<(), ServeError> {
     if problems.is_empty() {
         return Ok(());
     }
-    Err(ServeError::Removed(problems))
+    let problems = problems.join("; ");
+    Err(ServeError::Refused(format!("removed, but: {problems}")))
 }
 
-fn exists(what: &'static str, name: &str) -> ServeError {
-    ServeError::Exists {
-        what,
-        found: name.to_owned(),
-    }
+fn exists(what: &str, name: &str) -> ServeError {
+    ServeError::Refused(format!(
+        "expected a new name for a {what}, found {name:?}, which exists"
+    ))
 }
 
 fn check_is_new(served: &Served, name: &str) -> Result<(), ServeError> {
@@ -346,7 +343,7 @@ fn parse_disk(listen: &Listen, vm: &VmConfig, disk: &Table) -> Result<DiskConfig
     }
     table.insert("disk".into(), json!([disk]));
     let mut disks = parse(listen, &table)?.disks;
-    disks.pop().ok_or(ServeError::Request(Vec::new()))
+    disks.pop().ok_or(ServeError::Refused(String::new()))
 }
 
 /// Reads a VM as the configuration would, where sockets of all disks are as in `listen`.
@@ -358,10 +355,10 @@ fn parse(listen: &Listen, vm: &Table) -> Result<VmConfig, ServeError> {
         file.insert("listen".into(), json!({ "unix": "/" }));
     }
     file.insert("vm".into(), json!([vm]));
-    let text = toml::to_string(&file).map_err(|e| ServeError::Request(vec![e.to_string()]))?;
+    let text = toml::to_string(&file).map_err(|e| ServeError::Refused(e.to_string()))?;
     let mut parsed = Config::parse(Path::new("request"), &text).map_err(|errors| {
-        let errors = errors.into_iter().map(|error| error.what);
-        ServeError::Request(errors.collect())
+        let errors: Vec<_> = errors.into_iter().map(|error| error.what).collect();
+        ServeError::Refused(errors.join("; "))
     })?;
-    parsed.vms.pop().ok_or(ServeError::Request(Vec::new()))
+    parsed.vms.pop().ok_or(ServeError::Refused(String::new()))
 }

@@ -290,9 +290,14 @@ pub(super) fn names(config: &Config) -> impl Iterator<Item = &str> {
 
 /// No two paths of a configuration lead to the same file or device.
 pub(super) fn check_paths(config: &Config) -> Result<(), ServeError> {
-    let found = collisions(&PathUse::of(config));
+    check_uses(&PathUse::of(config))
+}
+
+/// No two of these lead to the same file or device.
+pub(super) fn check_uses(paths: &[PathUse]) -> Result<(), ServeError> {
+    let found = collisions(paths);
     if found.is_empty() {
         return Ok(());
     }
-    Err(ServeError::Paths(found))
+    Err(ServeError::Refused(found.join("\n")))
 }

@@ -113,8 +113,9 @@ impl Service {
                     names.lock().bound(&mut stats, Instant::now());
                     metrics::text(&stats)
                 };
-                justitia_common::metrics::Server::start(address, text)
-                    .map_err(|source| ServeError::Metrics { address, source })
+                justitia_common::metrics::Server::start(address, text).map_err(|e| {
+                    ServeError::Refused(format!("cannot serve metrics on {address}: {e}"))
+                })
             })
             .transpose()?;
         let control = config
