@@ -20,7 +20,6 @@ mod stats;
 mod vms;
 mod warm_restart;
 
-pub(crate) use collect::DiskSample;
 pub use state::Cache;
 pub use stats::{CacheStats, Counts, DiskStats, PoolStats, ResidencyStats, StoreStats, VmStats};
 

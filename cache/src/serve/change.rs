@@ -14,60 +14,54 @@ use justitia_share::Weight;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Does what a request asks for; `stats`, `list` and `sample-disk` change nothing.
-pub(super) fn apply(
-    cache: &Arc<Cache>,
+/// Gives a pool other weights or another tag, or makes one, as a [`ControlRequest::SetPool`] asks.
+pub(super) fn change_pool(
+    cache: &Cache,
     vms: &Ranked<VmRegistry, VMS>,
     request: &ControlRequest,
 ) -> Result<(), ServeError> {
-    match request {
-        // The daemon does these itself: they are about what is served, or have an answer.
-        ControlRequest::Stats
-        | ControlRequest::List
-        | ControlRequest::SampleDisk { .. }
-        | ControlRequest::RescanDisk { .. }
-        | ControlRequest::GrowDisk { .. }
-        | ControlRequest::MigrateDisk { .. }
-        | ControlRequest::AddVm { .. }
-        | ControlRequest::RemoveVm { .. }
-        | ControlRequest::AddDisk { .. }
-        | ControlRequest::RemoveDisk { .. }
-        | ControlRequest::RemoveSsd
-        | ControlRequest::ReplaceSsd { .. } => Ok(()),
-        ControlRequest::SetVm { vm, weight, policy } => {
-            set_vm(cache, vms.lock().vm(vm)?, *weight, *policy)
+    let ControlRequest::SetPool {
+        vm,
+        pool,
+        tag,
+        create,
+        ..
+    } = request
+    else {
+        return Ok(());
+    };
+    let weights = Weights::of(request)?;
+    let tag = tag.map(container_tag).transpose()?;
+    let vms = vms.lock();
+    let vm = vms.vm(vm)?;
+    // Locked to the end: the guest changes weights, too.
+    let mut pools = vm.pools.lock();
+    let id = if *create {
+        if pools.get(pool).is_some() {
+            return Err(ServeError::Refused(format!(
+                "expected a new name for a pool of VM {:?}, found {pool:?}, which exists",
+                vm.name
+            )));
         }
-        ControlRequest::UncacheVm { vm } => uncache_vm(cache, vms, vm),
-        ControlRequest::SetPool {
-            vm,
-            pool,
-            tag,
-            create,
-            ..
-        } => {
-            let change = PoolChange {
-                weights: Weights::of(request)?,
-                tag: tag.map(container_tag).transpose()?,
-            };
-            if *create {
-                create_pool(cache, vms.lock().vm(vm)?, pool, change)
-            } else {
-                set_pool(cache, vms.lock().vm(vm)?, pool, change)
-            }
+        if !is_name(pool) {
+            return Err(ServeError::Refused(format!(
+                "expected a name of {NAME}, found {pool:?}"
+            )));
         }
-        ControlRequest::DestroyPool { vm, pool } => destroy_pool(cache, vms, vm, pool),
-        // Its blocks are dropped without a lock: that may take long.
-        ControlRequest::UncacheDisk { disk } => Ok(cache.remove_disk(cached_disk(cache, disk)?.0)?),
-        // Shrinking evicts, which may take a while; names do not change by it.
-        ControlRequest::SetStore { store, size } => Ok(cache.resize(*store, size.0)?),
-    }
-}
-
-/// What is to change of a pool; what is `None` stays.
-#[derive(Clone, Copy)]
-struct PoolChange {
-    weights: Weights,
-    tag: Option<ContainerTag>,
+        let spec = weights.applied_to(PoolSpec::default(), &vm.name, pool)?;
+        let id = cache.create_pool(vm.id, pool, spec)?;
+        pools.insert(cache.pool(id)?);
+        id
+    } else {
+        let known = named(&pools, &vm.name, pool)?;
+        let spec = weights.applied_to(known.spec(), &vm.name, pool)?;
+        if spec != known.spec() {
+            cache.set_pool(known.id, spec)?;
+        }
+        known.id
+    };
+    set_tag(vm, id, tag);
+    Ok(())
 }
 
 /// What is to change of the weights of a pool.
@@ -114,17 +108,6 @@ impl Weights {
                 .map(|found| found.map(Some)),
         };
         Ok(Self::Each([of(*memory_weight)?, of(*ssd_weight)?]))
-    }
-
-    /// Does anything change?
-    const fn is_some(&self) -> bool {
-        !matches!(
-            self,
-            Self::One {
-                store: None,
-                weight: None
-            } | Self::Each([None, None])
-        )
     }
 
     /// The weights of a pool that has `old`; `vm` and `pool` are its names.
@@ -216,7 +199,7 @@ fn container_tag(found: u16) -> Result<ContainerTag, ServeError> {
     ContainerTag::new(found).ok_or_else(|| ServeError::Refused(none()))
 }
 
-fn set_vm(
+pub(super) fn set_vm(
     cache: &Cache,
     vm: &Vm,
     weight: Option<u64>,
@@ -234,44 +217,13 @@ fn set_vm(
 }
 
 /// Its blocks are dropped without the lock: that may take long.
-fn uncache_vm(cache: &Cache, vms: &Ranked<VmRegistry, VMS>, name: &str) -> Result<(), ServeError> {
+pub(super) fn uncache_vm(
+    cache: &Cache,
+    vms: &Ranked<VmRegistry, VMS>,
+    name: &str,
+) -> Result<(), ServeError> {
     let id = vms.lock().uncache(name)?;
     Ok(cache.remove_vm(id)?)
-}
-
-fn create_pool(cache: &Cache, vm: &Vm, pool: &str, change: PoolChange) -> Result<(), ServeError> {
-    let mut pools = vm.pools.lock();
-    if pools.get(pool).is_some() {
-        return Err(ServeError::Refused(format!(
-            "expected a new name for a pool of VM {:?}, found {pool:?}, which exists",
-            vm.name
-        )));
-    }
-    if !is_name(pool) {
-        return Err(ServeError::Refused(format!(
-            "expected a name of {NAME}, found {pool:?}"
-        )));
-    }
-    let spec = change.weights;
-    let spec = spec.applied_to(PoolSpec::default(), &vm.name, pool)?;
-    let id = cache.create_pool(vm.id, pool, spec)?;
-    pools.insert(cache.pool(id)?);
-    set_tag(vm, id, change.tag);
-    Ok(())
-}
-
-fn set_pool(cache: &Cache, vm: &Vm, pool: &str, change: PoolChange) -> Result<(), ServeError> {
-    // Locked to the end: the guest changes weights, too.
-    let pools = vm.pools.lock();
-    let pool = named(&pools, &vm.name, pool)?;
-    let spec = change
-        .weights
-        .applied_to(pool.spec(), &vm.name, &pool.name)?;
-    if change.weights.is_some() {
-        cache.set_pool(pool.id, spec)?;
-    }
-    set_tag(vm, pool.id, change.tag);
-    Ok(())
 }
 
 /// Gives a pool this tag instead of the one it had, if there is one; a pool that had it loses it.
@@ -283,7 +235,7 @@ fn set_tag(vm: &Vm, pool: PoolId, tag: Option<ContainerTag>) {
 }
 
 /// The pool is emptied without the locks, for which the VM's puts and all other changes wait: that may take long.
-fn destroy_pool(
+pub(super) fn destroy_pool(
     cache: &Cache,
     vms: &Ranked<VmRegistry, VMS>,
     vm_name: &str,

@@ -145,22 +145,7 @@ fn respond(line: &[u8], daemon: &Daemon) -> ControlResponse {
             return ControlResponse::Error(format!("expected a request as one line of JSON: {e}"));
         }
     };
-    let told = match &request {
-        ControlRequest::Stats => Some(Ok(serde_json::to_value(daemon.stats()))),
-        ControlRequest::List => Some(daemon.list().map(serde_json::to_value)),
-        ControlRequest::SampleDisk { disk, seed, shift } => {
-            let sample = daemon.sample(disk, *seed, *shift);
-            Some(sample.map(serde_json::to_value))
-        }
-        _ => None,
-    };
-    match told {
-        Some(Ok(Ok(value))) => return ControlResponse::Ok(value),
-        Some(Ok(Err(e))) => return ControlResponse::Error(e.to_string()),
-        Some(Err(e)) => return ControlResponse::Error(e.to_string()),
-        None => {}
-    }
-    match daemon.change(&request) {
+    match daemon.answer(&request) {
         Ok(answer) => ControlResponse::Ok(answer),
         Err(e) => ControlResponse::Error(e.to_string()),
     }

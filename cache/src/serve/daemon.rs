@@ -7,7 +7,7 @@ use super::error::ServeError;
 use super::paths::PathUse;
 use super::served::{Served, check_uses};
 use crate::backing::RawImage;
-use crate::cache::{Cache, DiskSample};
+use crate::cache::Cache;
 use crate::config::SsdConfig;
 use crate::connections::LeftConnection;
 use crate::error::CacheError;
@@ -19,6 +19,7 @@ use crate::port::Port;
 use crate::store::{Foreign, check_place};
 use crate::vhost::VhostServer;
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -176,22 +177,16 @@ impl Daemon {
         }
     }
 
-    /// What memory holds of a disk: a sample.
-    pub(super) fn sample(
-        &self,
-        disk: &str,
-        seed: u64,
-        shift: u8,
-    ) -> Result<DiskSample, ServeError> {
-        let (disk, _) = change::cached_disk(&self.cache, disk)?;
-        Ok(self.cache.sample(disk, seed, shift))
-    }
-
     /// Does what a request asks for. Returns what there is to answer.
-    pub(super) fn change(&self, request: &ControlRequest) -> Result<Value, ServeError> {
-        let done = match request {
-            ControlRequest::RescanDisk { disk } => self.rescan(disk),
-            ControlRequest::GrowDisk { disk, size } => self.grow(disk, size.0),
+    pub(super) fn answer(&self, request: &ControlRequest) -> Result<Value, ServeError> {
+        let (cache, vms) = (&self.cache, &self.vms);
+        match request {
+            ControlRequest::Stats => return json(self.stats()),
+            ControlRequest::List => return json(self.list()?),
+            ControlRequest::SampleDisk { disk, seed, shift } => {
+                let (disk, _) = change::cached_disk(cache, disk)?;
+                return json(cache.sample(disk, *seed, *shift));
+            }
             ControlRequest::MigrateDisk {
                 disk,
                 pool,
@@ -199,15 +194,30 @@ impl Daemon {
                 length,
             } => {
                 self.check_range(disk, offset.0, length.map(|length| length.0))?;
-                let (cache, vms) = (&self.cache, &self.vms);
                 let blocks = change::migrate_disk(cache, vms, disk, pool, *offset, *length)?;
                 return Ok(json!({ "blocks": blocks }));
             }
-            ControlRequest::AddVm { .. }
-            | ControlRequest::RemoveVm { .. }
-            | ControlRequest::AddDisk { .. }
-            | ControlRequest::RemoveDisk { .. } => self.change_served(request),
-            ControlRequest::RemoveSsd => self.remove_ssd(),
+            ControlRequest::RescanDisk { disk } => self.rescan(disk)?,
+            ControlRequest::GrowDisk { disk, size } => self.grow(disk, size.0)?,
+            ControlRequest::AddVm { vm } => self.add_vm_by_request(vm)?,
+            ControlRequest::RemoveVm { vm } => self.remove_vm_by_request(vm)?,
+            ControlRequest::AddDisk { vm, disk } => self.add_disk_by_request(vm, disk)?,
+            ControlRequest::RemoveDisk { disk } => self.remove_disk_by_request(disk)?,
+            ControlRequest::SetVm { vm, weight, policy } => {
+                change::set_vm(cache, vms.lock().vm(vm)?, *weight, *policy)?;
+            }
+            ControlRequest::UncacheVm { vm } => change::uncache_vm(cache, vms, vm)?,
+            ControlRequest::SetPool { .. } => change::change_pool(cache, vms, request)?,
+            ControlRequest::DestroyPool { vm, pool } => {
+                change::destroy_pool(cache, vms, vm, pool)?;
+            }
+            // Its blocks are dropped without a lock: that may take long.
+            ControlRequest::UncacheDisk { disk } => {
+                cache.remove_disk(change::cached_disk(cache, disk)?.0)?;
+            }
+            // Shrinking evicts, which may take a while; names do not change by it.
+            ControlRequest::SetStore { store, size } => cache.resize(*store, size.0)?,
+            ControlRequest::RemoveSsd => self.remove_ssd()?,
             ControlRequest::ReplaceSsd {
                 path,
                 size,
@@ -216,9 +226,12 @@ impl Daemon {
                 path: path.clone(),
                 bytes: size.0,
                 overwrite: *overwrite,
-            }),
-            _ => change::apply(&self.cache, &self.vms, request),
-        };
-        done.map(|()| Value::Null)
+            })?,
+        }
+        Ok(Value::Null)
     }
+}
+
+fn json(value: impl Serialize) -> Result<Value, ServeError> {
+    serde_json::to_value(value).map_err(|e| ServeError::Refused(e.to_string()))
 }

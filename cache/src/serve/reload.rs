@@ -1,7 +1,7 @@
 //! The configuration file is read again: what is gone from it is removed, what is new in it is added, and weights and sizes
 //! that are others in it are changed.
 
-use super::api::{ControlRequest, Table};
+use super::api::Table;
 use super::change;
 use super::config::{Config, DiskConfig, Listen, PoolConfig, VmConfig};
 use super::daemon::Daemon;
@@ -210,20 +210,9 @@ impl Daemon {
 // VMs and disks that requests add and remove.
 
 impl Daemon {
-    /// Adds or removes a VM or a disk.
-    pub(super) fn change_served(&self, request: &ControlRequest) -> Result<(), ServeError> {
-        let mut served = self.served.lock();
-        match request {
-            ControlRequest::AddVm { vm } => self.add_vm_by_request(&mut served, vm),
-            ControlRequest::RemoveVm { vm } => self.remove_vm_by_request(&mut served, vm),
-            ControlRequest::AddDisk { vm, disk } => self.add_disk_by_request(&mut served, vm, disk),
-            ControlRequest::RemoveDisk { disk } => self.remove_disk_by_request(&mut served, disk),
-            _ => Ok(()),
-        }
-    }
-
     /// Serves another VM, all of it or nothing.
-    fn add_vm_by_request(&self, served: &mut Served, vm: &Table) -> Result<(), ServeError> {
+    pub(super) fn add_vm_by_request(&self, vm: &Table) -> Result<(), ServeError> {
+        let served = &mut *self.served.lock();
         let vm = parse(&served.config.listen, vm)?;
         if served.vm(&vm.name).is_some() || self.vms.lock().knows(&vm.name) {
             return Err(exists("VM", &vm.name));
@@ -246,12 +235,8 @@ impl Daemon {
     }
 
     /// Serves another disk of a VM.
-    fn add_disk_by_request(
-        &self,
-        served: &mut Served,
-        vm: &str,
-        disk: &Table,
-    ) -> Result<(), ServeError> {
+    pub(super) fn add_disk_by_request(&self, vm: &str, disk: &Table) -> Result<(), ServeError> {
+        let served = &mut *self.served.lock();
         // One that is known, and that the cache has.
         self.vms.lock().vm(vm)?;
         let mut config = served.config.clone();
@@ -282,7 +267,8 @@ impl Daemon {
         Ok(())
     }
 
-    fn remove_vm_by_request(&self, served: &mut Served, name: &str) -> Result<(), ServeError> {
+    pub(super) fn remove_vm_by_request(&self, name: &str) -> Result<(), ServeError> {
+        let served = &mut *self.served.lock();
         let vm = served.vm(name).ok_or_else(|| no_vm(served, name))?;
         let gone = Gone::of_vm(vm);
         let problems = self.remove(&gone);
@@ -290,7 +276,8 @@ impl Daemon {
         removed(problems)
     }
 
-    fn remove_disk_by_request(&self, served: &mut Served, name: &str) -> Result<(), ServeError> {
+    pub(super) fn remove_disk_by_request(&self, name: &str) -> Result<(), ServeError> {
+        let served = &mut *self.served.lock();
         let disk = served.disk(name);
         let (vm, _) = disk.ok_or_else(|| {
             let vms = served.config.vms.iter();

@@ -332,8 +332,8 @@ fn clients_of_disks_that_requests_have_added_go_on_too() {
         vm: "vm".into(),
         disk: table(disk.clone()),
     };
-    service.daemon().change(&add).unwrap();
-    service.daemon().change(&remove("other")).unwrap();
+    service.daemon().answer(&add).unwrap();
+    service.daemon().answer(&remove("other")).unwrap();
     let socket = dir.path().join("nbd");
     let mut client = Client::new(&socket, "third", false);
     for _ in 0..3 {

@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 
 fn send(service: &Service, request: Value) {
     let request = serde_json::from_value(request).unwrap();
-    service.daemon().change(&request).unwrap();
+    service.daemon().answer(&request).unwrap();
 }
 
 /// What is served now.
@@ -117,7 +117,7 @@ fn an_ssd_store_of_no_size_is_refused_and_the_one_that_there_is_stays() {
         json!({ "command": "replace-ssd", "path": rig.dir.path().join("other"), "size": 0 }),
     ] {
         let request = serde_json::from_value(request).unwrap();
-        let why = service.daemon().change(&request).unwrap_err().to_string();
+        let why = service.daemon().answer(&request).unwrap_err().to_string();
         assert!(why.contains("expected a size above 0"), "{why}");
         assert_eq!(running(&service), before);
         let stores = service.stats().cache.stores;
