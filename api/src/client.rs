@@ -47,8 +47,9 @@ pub fn connect(path: &Path) -> Result<UnixStream> {
     Ok(stream)
 }
 
-/// Why a daemon takes no client.
-pub(crate) fn hangs(error: Error) -> Error {
+/// Why a daemon takes no client: of [`connect`]'s error. `WouldBlock` becomes [`ErrorKind::TimedOut`], in words.
+#[must_use]
+pub fn hangs(error: Error) -> Error {
     match error.kind() {
         ErrorKind::WouldBlock => Error::new(
             ErrorKind::TimedOut,

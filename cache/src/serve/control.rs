@@ -7,6 +7,7 @@ use super::daemon::Daemon;
 use super::error::ServeError;
 use crate::frontend::{SocketAccess, Waker, unix_listener};
 use crate::inherited;
+use justitia_api::client;
 use std::fs::DirBuilder;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -220,9 +221,10 @@ pub fn send_request(
         path: path.into(),
         source,
     };
-    let mut stream = UnixStream::connect(path).map_err(connect)?;
+    let mut stream = client::connect(path).map_err(|e| connect(client::hangs(e)))?;
     let wait = Some(Duration::from_secs(60));
     stream.set_read_timeout(wait).map_err(connect)?;
+    stream.set_write_timeout(wait).map_err(connect)?;
     let mut line = serde_json::to_vec(request).map_err(|e| connect(e.into()))?;
     line.push(b'\n');
     stream.write_all(&line).map_err(connect)?;

@@ -386,3 +386,18 @@ fn requests_are_executed_or_refused_with_a_reason() {
         Err(ControlError::Connect { .. })
     ));
 }
+
+#[test]
+fn a_daemon_that_takes_no_control_client_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let control = dir.path().join("control");
+    let listener = std::os::unix::net::UnixListener::bind(&control).unwrap();
+    rustix::net::listen(&listener, 1).unwrap();
+    // As many as it lets wait.
+    let waiting: Vec<_> = (0..8)
+        .map_while(|_| justitia_api::client::connect(&control).ok())
+        .collect();
+    assert!((1..8).contains(&waiting.len()), "{}", waiting.len());
+    let refused = send_request(&control, &ControlRequest::Stats).unwrap_err();
+    assert!(refused.to_string().contains("takes no client"), "{refused}");
+}
