@@ -2,7 +2,7 @@
 #![no_main]
 
 use justitia_cache::nbd::fuzz::{
-    ExportLookup, Command, Handshake, Next, ExportInfo, Parsed, Style, Tls, parse,
+    ExportLookup, Command, Handshake, Next, ExportInfo, Operation, Parsed, Style, Tls, parse,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -49,7 +49,7 @@ fuzz_target!(|data: &[u8]| {
         let request = request.checked(SIZE, false);
         if !matches!(
             request.command,
-            Command::Refused(_) | Command::Disconnect | Command::Flush
+            Command::Refused(_) | Command::Disconnect | Command::Do(Operation::Flush)
         ) {
             assert!(request.offset.checked_add(request.length).unwrap() <= SIZE);
         }

@@ -16,31 +16,47 @@ const MAX_PREFETCH: u64 = 32 << 20;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub enum Operation {
+    /// Read.
     Read,
     /// With `fua` on stable storage before the reply.
     Write {
+        /// Force unit access.
         fua: bool,
     },
     /// Everything written before goes to stable storage.
     Flush,
     /// The content is no longer needed.
     Discard {
+        /// Force unit access.
         fua: bool,
     },
     /// A hint: make the range fast to read.
     Prefetch,
-    /// With `may_unmap` the space may be given back to the file system; `fast` only if that takes less than to write
-    /// them, else the error is "unsupported".
+    /// Write zeroes.
     WriteZeroes {
+        /// Force unit access.
         fua: bool,
+        /// The space may be given back to the file system.
         may_unmap: bool,
+        /// Only if that takes less than to write them, else the error is "unsupported".
         fast: bool,
     },
-    /// Which parts are allocated, at most `limit` of them.
+    /// Tell which parts are allocated.
     Extents {
+        /// At most so many.
         limit: usize,
     },
+}
+
+impl Operation {
+    /// Does it change the volume?
+    pub(crate) const fn is_write(self) -> bool {
+        matches!(
+            self,
+            Self::Write { .. } | Self::Discard { .. } | Self::WriteZeroes { .. }
+        )
+    }
 }
 
 /// A request, and what its front end needs to answer it. Its range lies inside the volume.
@@ -101,11 +117,8 @@ impl<C> IoRequest<C> {
 impl Volume {
     /// A request has arrived: the ticket of one that changes the disk.
     pub(super) fn arrived<C>(&self, request: &IoRequest<C>) -> Option<WriteTicket> {
-        let changes = matches!(
-            request.operation,
-            Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. }
-        );
         let end = request.offset.saturating_add(request.length);
+        let changes = request.operation.is_write();
         changes.then(|| self.write_order.arrive(request.offset..end))
     }
 
@@ -181,10 +194,7 @@ impl Volume {
                 }
             }
             (Operation::Read, Ok(_)) => self.count_read(request.length),
-            (
-                Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. },
-                Ok(_),
-            ) => self.count_write(request.length),
+            (write, Ok(_)) if write.is_write() => self.count_write(request.length),
             _ => {}
         }
     }

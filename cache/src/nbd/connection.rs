@@ -296,9 +296,6 @@ impl Connection<'_> {
 
 // Requests that have arrived: answered from the cache, or started.
 
-/// Extents in one reply to BLOCK_STATUS; the client asks again for the rest.
-const MAX_EXTENTS: usize = 1024;
-
 impl Connection<'_> {
     /// Takes the requests that have arrived. `true` when it stopped at a limit, so that there may be more of them.
     fn take_requests(&mut self) -> io::Result<bool> {
@@ -374,26 +371,11 @@ impl Connection<'_> {
                 return;
             }
             Command::Refused(why) => return self.refuse(&request, why),
-            Command::BlockStatus { .. } if !self.allocation => {
+            Command::Do(Operation::Extents { .. }) if !self.allocation => {
                 return self.refuse(&request, Refusal::NoAllocation);
             }
-            Command::Read => return self.read(&request),
-            Command::Write { fua } => Operation::Write { fua },
-            Command::Flush => Operation::Flush,
-            Command::Trim { fua } => Operation::Discard { fua },
-            Command::Cache => Operation::Prefetch,
-            Command::WriteZeroes {
-                fua,
-                may_unmap,
-                fast,
-            } => Operation::WriteZeroes {
-                fua,
-                may_unmap,
-                fast,
-            },
-            Command::BlockStatus { one } => Operation::Extents {
-                limit: if one { 1 } else { MAX_EXTENTS },
-            },
+            Command::Do(Operation::Read) => return self.read(&request),
+            Command::Do(operation) => operation,
         };
         if operation == Operation::Flush && read_only {
             let context = self.context_of(&request, operation);

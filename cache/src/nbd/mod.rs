@@ -38,4 +38,5 @@ pub mod fuzz {
     pub use super::handshake::{Agreed, ExportInfo, ExportLookup, Handshake, Next, Tls};
     pub use super::reply::Style;
     pub use super::request::{Command, Parsed, Refusal, Request, parse};
+    pub use crate::frontend::Operation;
 }

@@ -3,6 +3,10 @@
 use super::proto::{
     Bytes, EXTENDED_REQUEST_MAGIC, Errno, MAX_PAYLOAD, REQUEST_MAGIC, command, command_flag,
 };
+use crate::frontend::Operation;
+
+/// Extents in one reply to BLOCK_STATUS; the client asks again for the rest.
+pub(super) const MAX_EXTENTS: usize = 1024;
 
 /// Bytes of the longest header: that of an extended request.
 pub(super) const MAX_HEADER: usize = 32;
@@ -27,38 +31,10 @@ pub struct Request {
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Read.
-    Read,
-    /// Write; on stable storage before the reply if `fua`.
-    Write {
-        /// Force unit access.
-        fua: bool,
-    },
     /// Disconnect; has no reply.
     Disconnect,
-    /// All that was written before goes to stable storage.
-    Flush,
-    /// The content is no longer needed.
-    Trim {
-        /// Force unit access.
-        fua: bool,
-    },
-    /// Make it fast to read.
-    Cache,
-    /// Write zeroes.
-    WriteZeroes {
-        /// Force unit access.
-        fua: bool,
-        /// The space may be given back.
-        may_unmap: bool,
-        /// Only if that takes less than to write them.
-        fast: bool,
-    },
-    /// Tell which parts are allocated.
-    BlockStatus {
-        /// One extent is enough.
-        one: bool,
-    },
+    /// Read, write, or whatever else a volume can do.
+    Do(Operation),
     /// A request that gets an error.
     Refused(Refusal),
 }
@@ -136,33 +112,35 @@ fn command_of(kind: u16, flags: u16, length: u64) -> Command {
     // Clients may set FUA on any command; where nothing is written it means nothing.
     let known = |also: u16| flags & !(command_flag::FUA | command_flag::PAYLOAD_LEN | also) == 0;
     let empty = length == 0;
-    match kind {
+    Command::Do(match kind {
         command::READ if known(command_flag::DF) && !empty => {
             if length > u64::from(MAX_PAYLOAD) {
-                Command::Refused(Refusal::TooLong)
-            } else {
-                Command::Read
+                return Command::Refused(Refusal::TooLong);
             }
+            Operation::Read
         }
-        command::WRITE if known(0) && !empty => Command::Write { fua },
-        command::DISC => Command::Disconnect,
-        command::FLUSH if known(0) => Command::Flush,
-        command::TRIM if known(0) && !empty => Command::Trim { fua },
-        command::CACHE if known(0) && !empty => Command::Cache,
+        command::WRITE if known(0) && !empty => Operation::Write { fua },
+        command::DISC => return Command::Disconnect,
+        command::FLUSH if known(0) => Operation::Flush,
+        command::TRIM if known(0) && !empty => Operation::Discard { fua },
+        command::CACHE if known(0) && !empty => Operation::Prefetch,
         command::WRITE_ZEROES
             if known(command_flag::NO_HOLE | command_flag::FAST_ZERO) && !empty =>
         {
-            Command::WriteZeroes {
+            Operation::WriteZeroes {
                 fua,
                 may_unmap: flags & command_flag::NO_HOLE == 0,
                 fast: flags & command_flag::FAST_ZERO != 0,
             }
         }
-        command::BLOCK_STATUS if known(command_flag::REQ_ONE) && !empty => Command::BlockStatus {
-            one: flags & command_flag::REQ_ONE != 0,
+        command::BLOCK_STATUS if known(command_flag::REQ_ONE) && !empty => Operation::Extents {
+            limit: match flags & command_flag::REQ_ONE {
+                0 => MAX_EXTENTS,
+                _ => 1,
+            },
         },
-        _ => Command::Refused(Refusal::Form { kind, flags }),
-    }
+        _ => return Command::Refused(Refusal::Form { kind, flags }),
+    })
 }
 
 impl Request {
@@ -170,14 +148,11 @@ impl Request {
     /// read-only export, is refused.
     #[must_use]
     pub fn checked(mut self, size: u64, read_only: bool) -> Self {
-        let writes = matches!(
-            self.command,
-            Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. }
-        );
-        let ranged = !matches!(
-            self.command,
-            Command::Flush | Command::Disconnect | Command::Refused(_)
-        );
+        let Command::Do(operation) = self.command else {
+            return self;
+        };
+        let writes = operation.is_write();
+        let ranged = operation != Operation::Flush;
         let fits = self
             .offset
             .checked_add(self.length)

@@ -4,7 +4,7 @@ use super::chain::{Chain, DescriptorTable};
 use super::memory::{GuestMemory, GuestRegion};
 use super::memory::{map, sealed};
 use super::request::{Command, DeviceView};
-use crate::frontend::Budget;
+use crate::frontend::{Budget, Operation};
 use std::io;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
@@ -171,6 +171,7 @@ pub fn read_a_chain(data: &[u8]) -> bool {
     let device = DeviceView {
         size: SIZE,
         read_only: bits.next() % 8 == 7,
+        write_through: false,
     };
     check(&memory, &mut chain, device)
 }
@@ -224,18 +225,15 @@ fn check(memory: &GuestMemory, chain: &mut Chain, device: DeviceView) -> bool {
     let (readable, writable) = (chain.readable(), chain.writable());
     let command = header.command(device, readable, writable, segment);
     let of_a_range = match command {
-        Command::Read { offset, length }
-        | Command::Write { offset, length }
-        | Command::Discard { offset, length }
-        | Command::WriteZeroes { offset, length, .. } => {
+        Command::Do(operation, offset, length) if operation != Operation::Flush => {
             assert!(offset.checked_add(length).is_some_and(|end| end <= SIZE));
-            let read = matches!(command, Command::Read { .. });
+            let read = operation == Operation::Read;
             assert!(read || !device.read_only, "a change of a read-only disk");
             true
         }
         _ => false,
     };
-    if let Command::Write { length, .. } = command {
+    if let Command::Do(Operation::Write { .. }, _, length) = command {
         let mut payload = vec![0; usize::try_from(length).unwrap_or(0)];
         assert!(
             chain.payload(memory, &mut payload).is_ok(),

@@ -302,32 +302,27 @@ impl QueueWorker {
         let device = DeviceView {
             size: volume.size(),
             read_only: volume.is_read_only(),
+            write_through: self.setup.write_through.load(Ordering::Relaxed),
         };
         let (readable, writable) = (self.chain.readable(), self.chain.writable());
         let command = header.command(device, readable, writable, segment);
         if let Some(inflight) = &mut self.setup.inflight {
             inflight.taken(self.chain.head());
         }
-        let fua = self.setup.write_through.load(Ordering::Relaxed);
         match command {
-            Command::Read { offset, length } => return self.read(memory, &header, offset, length),
-            Command::Write { offset, length } => return self.write(memory, offset, length, fua),
-            Command::Flush if device.read_only => self.answer_now(memory, &[], Status::Ok)?,
-            Command::Flush => self.start(memory, Operation::Flush, 0, 0),
-            Command::Discard { offset, length } => {
-                self.start(memory, Operation::Discard { fua }, offset, length);
+            Command::Do(Operation::Read, offset, length) => {
+                return self.read(memory, &header, offset, length);
             }
-            Command::WriteZeroes {
-                offset,
-                length,
-                may_unmap,
-            } => {
-                let operation = Operation::WriteZeroes {
-                    fua,
-                    may_unmap,
-                    fast: false,
-                };
-                self.start(memory, operation, offset, length);
+            Command::Do(Operation::Write { fua }, offset, length) => {
+                return self.write(memory, offset, length, fua);
+            }
+            Command::Do(Operation::Flush, ..) if device.read_only => {
+                self.answer_now(memory, &[], Status::Ok)?;
+            }
+            Command::Do(operation, offset, length) => {
+                let context = self.context(memory, false);
+                let request = IoRequest::new(operation, offset, length, context);
+                self.io.start(request);
             }
             Command::GetId => {
                 let serial = volume.shown_serial();
@@ -383,12 +378,6 @@ impl QueueWorker {
         request.data = payload;
         self.io.start(request);
         Ok(())
-    }
-
-    fn start(&mut self, memory: &Arc<GuestMemory>, operation: Operation, offset: u64, length: u64) {
-        let context = self.context(memory, false);
-        let request = IoRequest::new(operation, offset, length, context);
-        self.io.start(request);
     }
 
     fn context(&mut self, memory: &Arc<GuestMemory>, with_data: bool) -> AnswerContext {

@@ -1,7 +1,7 @@
 //! A request of the virtio block device (virtio 1.2, 5.2.6), without its buffers.
 
 use super::limits::{MAX_RANGE_SECTORS, MAX_REQUEST, SECTOR};
-use crate::frontend::ContainerTag;
+use crate::frontend::{ContainerTag, Operation};
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_DISCARD,
     VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT,
@@ -40,40 +40,11 @@ impl Status {
 /// What a request asks for. Its range, in bytes, lies inside the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Read.
-    Read {
-        /// From the disk's beginning.
-        offset: u64,
-        /// At most the device's largest request.
-        length: u64,
-    },
-    /// Write.
-    Write {
-        /// From the disk's beginning.
-        offset: u64,
-        /// At most the device's largest request.
-        length: u64,
-    },
-    /// What was written before goes to stable storage.
-    Flush,
+    /// Read, write, or whatever else a volume can do; where it begins, from the disk's beginning, and its bytes. What is
+    /// read or written is at most the device's largest request.
+    Do(Operation, u64, u64),
     /// The disk's name.
     GetId,
-    /// The content is no longer needed.
-    Discard {
-        /// From the disk's beginning.
-        offset: u64,
-        /// Bytes.
-        length: u64,
-    },
-    /// Zeroes.
-    WriteZeroes {
-        /// From the disk's beginning.
-        offset: u64,
-        /// Bytes.
-        length: u64,
-        /// The space may be given back.
-        may_unmap: bool,
-    },
     /// It cannot be served.
     Refused(Status),
 }
@@ -85,6 +56,8 @@ pub(crate) struct DeviceView {
     pub size: u64,
     /// Changes are refused.
     pub read_only: bool,
+    /// What is written is on stable storage before it is answered.
+    pub write_through: bool,
 }
 
 /// The header of a request.
@@ -130,16 +103,19 @@ impl BlkHeader {
         segment: Option<[u8; HEADER]>,
     ) -> Command {
         let refused = Command::Refused(Status::IoError);
+        let fua = device.write_through;
         match self.kind {
             VIRTIO_BLK_T_IN => match self.transfer(device, writable) {
-                Some((offset, length)) => Command::Read { offset, length },
+                Some((offset, length)) => Command::Do(Operation::Read, offset, length),
                 None => refused,
             },
             VIRTIO_BLK_T_OUT => match self.transfer(device, readable) {
-                Some((offset, length)) if !device.read_only => Command::Write { offset, length },
+                Some((offset, length)) if !device.read_only => {
+                    Command::Do(Operation::Write { fua }, offset, length)
+                }
                 _ => refused,
             },
-            VIRTIO_BLK_T_FLUSH => Command::Flush,
+            VIRTIO_BLK_T_FLUSH => Command::Do(Operation::Flush, 0, 0),
             VIRTIO_BLK_T_GET_ID => Command::GetId,
             VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES if device.read_only => refused,
             VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES => match segment {
@@ -167,16 +143,18 @@ impl BlkHeader {
             return refused;
         };
         let discard = self.kind == VIRTIO_BLK_T_DISCARD;
-        match flags {
-            _ if sectors > MAX_RANGE_SECTORS => refused,
-            0 if discard => Command::Discard { offset, length },
-            0 | UNMAP if !discard => Command::WriteZeroes {
-                offset,
-                length,
+        let fua = device.write_through;
+        let operation = match flags {
+            _ if sectors > MAX_RANGE_SECTORS => return refused,
+            0 if discard => Operation::Discard { fua },
+            0 | UNMAP if !discard => Operation::WriteZeroes {
+                fua,
                 may_unmap: flags == UNMAP,
+                fast: false,
             },
-            _ => Command::Refused(Status::Unsupported),
-        }
+            _ => return Command::Refused(Status::Unsupported),
+        };
+        Command::Do(operation, offset, length)
     }
 }
 
@@ -195,6 +173,7 @@ mod tests {
         // Ends inside a sector.
         size: 1024 * SECTOR + 100,
         read_only: false,
+        write_through: false,
     };
 
     fn header(kind: u32, priority: u32, sector: u64) -> BlkHeader {
@@ -220,7 +199,10 @@ mod tests {
     fn transfers_are_whole_sectors_inside_the_disk() {
         let read = |sector, length| header(0, 0, sector).command(DEVICE, 0, length, None);
         let (offset, length) = (1023 * SECTOR, SECTOR);
-        assert_eq!(read(1023, SECTOR), Command::Read { offset, length });
+        assert_eq!(
+            read(1023, SECTOR),
+            Command::Do(Operation::Read, offset, length)
+        );
         for (sector, length) in [
             (1024, SECTOR),
             (1023, 2 * SECTOR),
@@ -239,10 +221,7 @@ mod tests {
         let most = |length| header(1, 0, 0).command(large, length, 0, None);
         assert_eq!(
             most(MAX_REQUEST),
-            Command::Write {
-                offset: 0,
-                length: MAX_REQUEST
-            }
+            Command::Do(Operation::Write { fua: false }, 0, MAX_REQUEST)
         );
         assert_eq!(most(MAX_REQUEST + SECTOR), IO_ERROR);
     }
@@ -257,7 +236,8 @@ mod tests {
             let found = header(kind, 0, 0).command(device, 512, 0, Some(segment(0, 1, 0)));
             assert_eq!(found, IO_ERROR, "{kind}");
         }
-        assert_eq!(header(4, 0, 0).command(device, 0, 0, None), Command::Flush);
+        let flush = Command::Do(Operation::Flush, 0, 0);
+        assert_eq!(header(4, 0, 0).command(device, 0, 0, None), flush);
     }
 
     #[test]
@@ -266,16 +246,17 @@ mod tests {
         let (offset, length) = (8 * SECTOR, 16 * SECTOR);
         assert_eq!(
             ask(11, Some(segment(8, 16, 0))),
-            Command::Discard { offset, length }
+            Command::Do(Operation::Discard { fua: false }, offset, length)
         );
+        let operation = |may_unmap| Operation::WriteZeroes {
+            fua: false,
+            may_unmap,
+            fast: false,
+        };
         for may_unmap in [false, true] {
             assert_eq!(
                 ask(13, Some(segment(8, 16, may_unmap.into()))),
-                Command::WriteZeroes {
-                    offset,
-                    length,
-                    may_unmap
-                }
+                Command::Do(operation(may_unmap), offset, length)
             );
         }
         assert_eq!(ask(11, Some(segment(8, 16, 1))), UNSUPPORTED);

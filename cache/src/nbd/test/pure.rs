@@ -1,5 +1,6 @@
 //! Parsers and negotiation, without I/O, and what chance makes of them.
 
+use crate::frontend::Operation;
 use crate::nbd::handshake::{ExportInfo, ExportLookup, Handshake, Next, Tls};
 use crate::nbd::proto::{Errno, MAX_PAYLOAD, OPTION_MAGIC, OPTION_REPLY_MAGIC, option, reply};
 use crate::nbd::reply::Style;
@@ -225,45 +226,46 @@ fn requests_are_understood_or_refused() {
     };
     let form = |kind, flags| refused(Refusal::Form { kind, flags }, Errno::Inval);
     let beyond = |writes, errno| refused(Refusal::BeyondEnd { size: SIZE, writes }, errno);
+    let does = Command::Do;
     let too_long = refused(Refusal::TooLong, Errno::Overflow);
     for (flags, kind, offset, length, command) in [
-        (0, 0, 0, 4096, Command::Read),
+        (0, 0, 0, 4096, does(Operation::Read)),
         (0, 0, 0, 0, form(0, 0)),
         (0, 0, 0, MAX_PAYLOAD + 1, too_long),
         (0, 0, SIZE, 1, beyond(false, Errno::Inval)),
         (0, 0, u64::MAX, 4096, beyond(false, Errno::Inval)),
-        (1, 1, 0, 4096, Command::Write { fua: true }),
+        (1, 1, 0, 4096, does(Operation::Write { fua: true })),
         (0, 1, SIZE - 1, 2, beyond(true, Errno::NoSpc)),
         (0, 2, 0, 0, Command::Disconnect),
-        (0, 3, 0, 0, Command::Flush),
-        (0, 4, 0, 1, Command::Trim { fua: false }),
-        (0, 5, 0, 1, Command::Cache),
+        (0, 3, 0, 0, does(Operation::Flush)),
+        (0, 4, 0, 1, does(Operation::Discard { fua: false })),
+        (0, 5, 0, 1, does(Operation::Prefetch)),
         (
             2,
             6,
             0,
             1,
-            Command::WriteZeroes {
+            does(Operation::WriteZeroes {
                 fua: false,
                 may_unmap: false,
                 fast: false,
-            },
+            }),
         ),
         (
             16,
             6,
             0,
             1,
-            Command::WriteZeroes {
+            does(Operation::WriteZeroes {
                 fua: false,
                 may_unmap: true,
                 fast: true,
-            },
+            }),
         ),
         // Only extended headers say that a payload follows.
         (32, 1, 0, 1, form(1, 32)),
         (32, 0, 0, 1, form(0, 32)),
-        (8, 7, 0, 1, Command::BlockStatus { one: true }),
+        (8, 7, 0, 1, does(Operation::Extents { limit: 1 })),
         (0, 99, 0, 1, form(99, 0)),
     ] {
         let request = parsed(&header(flags, kind, offset, length)).checked(SIZE, false);
@@ -310,12 +312,11 @@ proptest! {
             prop_assert!(request.payload <= MAX_PAYLOAD);
             let request = request.checked(1 << 20, read_only);
             match request.command {
-                Command::Refused(_) | Command::Disconnect | Command::Flush => {}
-                Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. } => {
-                    prop_assert!(!read_only);
+                Command::Refused(_) | Command::Disconnect | Command::Do(Operation::Flush) => {}
+                Command::Do(operation) => {
+                    prop_assert!(!(read_only && operation.is_write()));
                     prop_assert!(request.offset + request.length <= 1 << 20);
                 }
-                _ => prop_assert!(request.offset + request.length <= 1 << 20),
             }
         }
     }
