@@ -1,15 +1,14 @@
 //! The device of one front end: what its messages change.
 
 use super::config::ConfigChannel;
-use super::config::{self, config_space, has, is_write_through};
+use super::config::{has, is_write_through};
 use super::hangup::Hangup;
 use super::inflight::InflightRegion;
-use super::limits::{MAX_MEMORY_SLOTS, MAX_QUEUE_SIZE, MAX_QUEUES, invalid, no_ring};
+use super::limits::{MAX_MEMORY_SLOTS, MAX_QUEUES, invalid, no_ring};
 use super::memory::MemoryError;
 use super::memory::{GuestMemory, MemorySlots, Region};
 use super::queue::{QueueSetup, RunningQueue};
-use super::vring::{RING, RingAddresses, Vring};
-use super::vring_events::eventfd;
+use super::vring::{RING, Vring};
 use crate::frontend::{Budget, Executor, IoLimits, Volume};
 use arc_swap::ArcSwap;
 use std::fs::File;
@@ -17,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vhost::vhost_user::message::{
-    VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
+    VhostUserInflight, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
 };
 use vhost::vhost_user::{Error, Result};
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
@@ -37,14 +36,14 @@ pub(super) struct Device {
     pub(super) slots: MemorySlots,
     memory: Arc<ArcSwap<GuestMemory>>,
     pub(super) vrings: Vec<Vring>,
-    inflight: Option<InflightRegion>,
+    pub(super) inflight: Option<InflightRegion>,
     /// What the front end has said of it, and its file, for the next daemon.
     pub(super) inflight_file: Option<(VhostUserInflight, File)>,
     pub(super) write_back: bool,
     write_through: Arc<AtomicBool>,
     pub(super) config_channel: Arc<ConfigChannel>,
     pub(super) hangup: Arc<Hangup>,
-    budget: Arc<Budget>,
+    pub(super) budget: Arc<Budget>,
 }
 
 impl Device {
@@ -73,38 +72,6 @@ impl Device {
             hangup,
             budget,
         }
-    }
-
-    /// What the device offers the driver, and the front end.
-    pub(super) fn offered(&self) -> u64 {
-        config::features(self.volume.is_read_only()) | PROTOCOL_FEATURES
-    }
-
-    pub(super) fn offered_protocol() -> VhostUserProtocolFeatures {
-        VhostUserProtocolFeatures::MQ
-            | VhostUserProtocolFeatures::REPLY_ACK
-            | VhostUserProtocolFeatures::BACKEND_REQ
-            | VhostUserProtocolFeatures::CONFIG
-            | VhostUserProtocolFeatures::RESET_DEVICE
-            | VhostUserProtocolFeatures::INFLIGHT_SHMFD
-            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
-    }
-
-    pub(super) fn accept(&mut self, features: u64) -> Result<()> {
-        if features & !self.offered() != 0 {
-            return Err(Error::FeatureMismatch);
-        }
-        self.features = features;
-        self.update_write_through();
-        Ok(())
-    }
-
-    pub(super) fn accept_protocol(&mut self, features: u64) -> Result<()> {
-        if features & !Self::offered_protocol().bits() != 0 {
-            return Err(Error::FeatureMismatch);
-        }
-        self.protocol = features;
-        Ok(())
     }
 
     /// Has the front end accepted this?
@@ -182,76 +149,8 @@ impl Device {
         Ok(vring)
     }
 
-    pub(super) fn set_size(&mut self, index: u32, size: u32) -> Result<()> {
-        let fits = |size: &u16| size.is_power_of_two() && *size <= MAX_QUEUE_SIZE;
-        let valid = u16::try_from(size).ok().filter(fits);
-        let none = || {
-            format!(
-                "ring {index}: expected a size that is a power of two and at most {MAX_QUEUE_SIZE}, found {size}"
-            )
-        };
-        self.idle_vring(index)?.size = valid.ok_or_else(|| invalid(none()))?;
-        Ok(())
-    }
-
-    /// The front end gives its own addresses.
-    pub(super) fn set_addresses(
-        &mut self,
-        index: u32,
-        descriptors: u64,
-        available: u64,
-        used: u64,
-    ) -> Result<()> {
-        let guest = |part, address| {
-            let found = self.slots.guest_address(address);
-            found.ok_or_else(|| {
-                invalid(format!(
-                    "ring {index}: expected its {part} in a region of memory, found it at {address:#x}"
-                ))
-            })
-        };
-        let addresses = RingAddresses {
-            descriptors: guest("descriptor table", descriptors)?,
-            available: guest("available ring", available)?,
-            used: guest("used ring", used)?,
-        };
-        self.idle_vring(index)?.addresses = Some(addresses);
-        Ok(())
-    }
-
-    pub(super) fn set_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let file = file.ok_or_else(|| {
-            invalid(format!(
-                "ring {index}: expected an eventfd that says that there are requests, found none"
-            ))
-        })?;
-        let file = eventfd(file).map_err(Error::ReqHandlerError)?;
-        let vring = self.used_vring(index.into())?;
-        vring.stop();
-        vring.kick = Some(Arc::new(file));
-        self.start(index.into())
-    }
-
-    pub(super) fn set_enabled(&mut self, index: u32, enabled: bool) -> Result<()> {
-        let vring = self.vring(index)?;
-        vring.enabled = enabled;
-        if enabled {
-            return self.start(index);
-        }
-        vring.stop();
-        Ok(())
-    }
-
-    /// Ends a ring; the next index of its available ring.
-    pub(super) fn end_vring(&mut self, index: u32) -> Result<u32> {
-        let vring = self.vring(index)?;
-        vring.stop();
-        vring.kick = None;
-        Ok(vring.base.into())
-    }
-
     /// Starts a ring, if it has all that it takes, and does not run.
-    fn start(&mut self, index: u32) -> Result<()> {
+    pub(super) fn start(&mut self, index: u32) -> Result<()> {
         let enabled = self.features & PROTOCOL_FEATURES == 0;
         let number = usize::try_from(index).map_err(|_| no_ring(index))?;
         let vring = self.vrings.get_mut(number);
@@ -296,65 +195,6 @@ impl Device {
         vring.running = Some(running.map_err(Error::ReqHandlerError)?);
         Ok(())
     }
-
-    pub(super) fn read_config(&self, offset: u32, size: u32) -> Vec<u8> {
-        let space = config_space(self.volume.size(), self.write_back);
-        config::read(space, offset, size)
-    }
-
-    /// The driver chooses the write cache, which is all that it may write.
-    pub(super) fn write_config(
-        &mut self,
-        offset: u32,
-        bytes: &[u8],
-        flags: VhostUserConfigFlags,
-    ) -> Result<()> {
-        let migrates = flags.contains(VhostUserConfigFlags::LIVE_MIGRATION);
-        let ([chosen], config::WRITE_BACK, false) = (bytes, offset, migrates) else {
-            return Err(invalid(format!(
-                "expected one byte at {} of the configuration, the write cache, found {} at {offset}",
-                config::WRITE_BACK,
-                bytes.len()
-            )));
-        };
-        self.write_back = *chosen != 0;
-        if let Some(region) = &self.inflight {
-            region.set_write_back(self.write_back);
-        }
-        self.update_write_through();
-        Ok(())
-    }
-
-    pub(super) fn create_inflight(
-        &mut self,
-        asked: &VhostUserInflight,
-    ) -> Result<(VhostUserInflight, File)> {
-        let created = InflightRegion::create(asked.num_queues, asked.queue_size);
-        let (file, bytes) = created.map_err(Error::ReqHandlerError)?;
-        let told = VhostUserInflight::new(bytes, 0, asked.num_queues, asked.queue_size);
-        Ok((told, file))
-    }
-
-    /// Uses a region. One that has been in use tells what the guest had chosen for the write cache: the front end does
-    /// not say it again to a new server.
-    pub(super) fn use_inflight(&mut self, told: &VhostUserInflight, file: File) -> Result<()> {
-        if self.vrings.iter().any(|v| v.running.is_some()) {
-            return Err(Error::InvalidOperation("expected rings that are stopped"));
-        }
-        let (offset, bytes) = (told.mmap_offset, told.mmap_size);
-        let (queues, size) = (told.num_queues, told.queue_size);
-        let kept = file.try_clone().map_err(Error::ReqHandlerError)?;
-        let region = InflightRegion::open(file, offset, bytes, queues, size, &self.budget);
-        let region = region.map_err(refused)?;
-        match region.write_back() {
-            Some(chosen) => self.write_back = chosen,
-            None => region.set_write_back(self.write_back),
-        }
-        self.update_write_through();
-        self.inflight = Some(region);
-        self.inflight_file = Some((*told, kept));
-        Ok(())
-    }
 }
 
 impl Drop for Device {
@@ -363,6 +203,6 @@ impl Drop for Device {
     }
 }
 
-fn refused(e: MemoryError) -> Error {
+pub(super) fn refused(e: MemoryError) -> Error {
     Error::ReqHandlerError(io::Error::other(e))
 }

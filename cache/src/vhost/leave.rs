@@ -140,7 +140,7 @@ impl Device {
         self.write_back = told.write_back;
         self.update_write_through();
         if let Some(place) = told.inflight {
-            self.use_inflight(&place.told(), next()?)?;
+            self.set_inflight_fd(&place.told(), next()?)?;
         }
         for ring in told.rings {
             let mut event = |n: usize| -> Result<Option<File>, Error> {
@@ -164,7 +164,7 @@ impl Device {
     fn restore_ring(&mut self, ring: &Ring, events: [Option<File>; 3]) -> Result<(), Error> {
         let index = u32::from(ring.index);
         if ring.size != 0 {
-            self.set_size(index, ring.size.into())?;
+            self.set_vring_num(index, ring.size.into())?;
         }
         let vring = self.idle_vring(index)?;
         vring.addresses = ring
@@ -183,7 +183,7 @@ impl Device {
         if error.is_some() {
             self.set_vring_err(ring.index, error)?;
         }
-        kick.map_or(Ok(()), |kick| self.set_kick(ring.index, Some(kick)))
+        kick.map_or(Ok(()), |kick| self.set_vring_kick(ring.index, Some(kick)))
     }
 }
 

@@ -1,10 +1,12 @@
 //! The front end's messages, as crate `vhost` passes them on.
 
-use super::config::{Next, look_ahead, take_channel};
-use super::device::Device;
+use super::config::{self, Next, config_space, look_ahead, take_channel};
+use super::device::{Device, PROTOCOL_FEATURES, refused};
+use super::inflight::InflightRegion;
 use super::leave::Left;
-use super::limits::{MAX_MEMORY_SLOTS, MAX_QUEUES, invalid};
+use super::limits::{MAX_MEMORY_SLOTS, MAX_QUEUE_SIZE, MAX_QUEUES, invalid};
 use super::memory::Region;
+use super::vring::RingAddresses;
 use super::vring_events::eventfd;
 use crate::connections::LeftConnection;
 use std::fs::File;
@@ -39,11 +41,16 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_features(&mut self) -> Result<u64> {
-        Ok(self.offered())
+        Ok(config::features(self.volume.is_read_only()) | PROTOCOL_FEATURES)
     }
 
     fn set_features(&mut self, features: u64) -> Result<()> {
-        self.accept(features)
+        if features & !self.get_features()? != 0 {
+            return Err(Error::FeatureMismatch);
+        }
+        self.features = features;
+        self.update_write_through();
+        Ok(())
     }
 
     fn set_mem_table(
@@ -57,8 +64,16 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(None)
     }
 
-    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
-        self.set_size(index, num)
+    fn set_vring_num(&mut self, index: u32, size: u32) -> Result<()> {
+        let fits = |size: &u16| size.is_power_of_two() && *size <= MAX_QUEUE_SIZE;
+        let valid = u16::try_from(size).ok().filter(fits);
+        let none = || {
+            format!(
+                "ring {index}: expected a size that is a power of two and at most {MAX_QUEUE_SIZE}, found {size}"
+            )
+        };
+        self.idle_vring(index)?.size = valid.ok_or_else(|| invalid(none()))?;
+        Ok(())
     }
 
     fn set_vring_addr(
@@ -74,7 +89,22 @@ impl VhostUserBackendReqHandlerMut for Device {
         if !flags.is_empty() {
             return Err(NOT_OFFERED);
         }
-        self.set_addresses(index, descriptor, available, used)
+        // The front end gives its own addresses.
+        let guest = |part, address| {
+            let found = self.slots.guest_address(address);
+            found.ok_or_else(|| {
+                invalid(format!(
+                    "ring {index}: expected its {part} in a region of memory, found it at {address:#x}"
+                ))
+            })
+        };
+        let addresses = RingAddresses {
+            descriptors: guest("descriptor table", descriptor)?,
+            available: guest("available ring", available)?,
+            used: guest("used ring", used)?,
+        };
+        self.idle_vring(index)?.addresses = Some(addresses);
+        Ok(())
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
@@ -88,12 +118,23 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
-        let base = self.end_vring(index)?;
-        Ok(VhostUserVringState::new(index, base))
+        let vring = self.vring(index)?;
+        vring.stop();
+        vring.kick = None;
+        Ok(VhostUserVringState::new(index, vring.base.into()))
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        self.set_kick(index, fd)
+        let file = fd.ok_or_else(|| {
+            invalid(format!(
+                "ring {index}: expected an eventfd that says that there are requests, found none"
+            ))
+        })?;
+        let file = eventfd(file).map_err(Error::ReqHandlerError)?;
+        let vring = self.used_vring(index.into())?;
+        vring.stop();
+        vring.kick = Some(Arc::new(file));
+        self.start(index.into())
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
@@ -110,19 +151,35 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        Ok(Self::offered_protocol())
+        Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::BACKEND_REQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::RESET_DEVICE
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        self.accept_protocol(features)
+        if features & !self.get_protocol_features()?.bits() != 0 {
+            return Err(Error::FeatureMismatch);
+        }
+        self.protocol = features;
+        Ok(())
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
         Ok(MAX_QUEUES.into())
     }
 
-    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
-        self.set_enabled(index, enable)
+    fn set_vring_enable(&mut self, index: u32, enabled: bool) -> Result<()> {
+        let vring = self.vring(index)?;
+        vring.enabled = enabled;
+        if enabled {
+            return self.start(index);
+        }
+        vring.stop();
+        Ok(())
     }
 
     fn get_config(
@@ -131,11 +188,26 @@ impl VhostUserBackendReqHandlerMut for Device {
         size: u32,
         _flags: VhostUserConfigFlags,
     ) -> Result<Vec<u8>> {
-        Ok(self.read_config(offset, size))
+        let space = config_space(self.volume.size(), self.write_back);
+        Ok(config::read(space, offset, size))
     }
 
+    // The driver chooses the write cache, which is all that it may write.
     fn set_config(&mut self, offset: u32, buf: &[u8], flags: VhostUserConfigFlags) -> Result<()> {
-        self.write_config(offset, buf, flags)
+        let migrates = flags.contains(VhostUserConfigFlags::LIVE_MIGRATION);
+        let ([chosen], config::WRITE_BACK, false) = (buf, offset, migrates) else {
+            return Err(invalid(format!(
+                "expected one byte at {} of the configuration, the write cache, found {} at {offset}",
+                config::WRITE_BACK,
+                buf.len()
+            )));
+        };
+        self.write_back = *chosen != 0;
+        if let Some(region) = &self.inflight {
+            region.set_write_back(self.write_back);
+        }
+        self.update_write_through();
+        Ok(())
     }
 
     // The session takes this message itself.
@@ -149,15 +221,32 @@ impl VhostUserBackendReqHandlerMut for Device {
         Err(NOT_OFFERED)
     }
 
-    fn get_inflight_fd(
-        &mut self,
-        inflight: &VhostUserInflight,
-    ) -> Result<(VhostUserInflight, File)> {
-        self.create_inflight(inflight)
+    fn get_inflight_fd(&mut self, asked: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        let created = InflightRegion::create(asked.num_queues, asked.queue_size);
+        let (file, bytes) = created.map_err(Error::ReqHandlerError)?;
+        let told = VhostUserInflight::new(bytes, 0, asked.num_queues, asked.queue_size);
+        Ok((told, file))
     }
 
-    fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
-        self.use_inflight(inflight, file)
+    // Uses a region. One that has been in use tells what the guest had chosen for the write cache: the front end does
+    // not say it again to a new server.
+    fn set_inflight_fd(&mut self, told: &VhostUserInflight, file: File) -> Result<()> {
+        if self.vrings.iter().any(|v| v.running.is_some()) {
+            return Err(Error::InvalidOperation("expected rings that are stopped"));
+        }
+        let (offset, bytes) = (told.mmap_offset, told.mmap_size);
+        let (queues, size) = (told.num_queues, told.queue_size);
+        let kept = file.try_clone().map_err(Error::ReqHandlerError)?;
+        let region = InflightRegion::open(file, offset, bytes, queues, size, &self.budget);
+        let region = region.map_err(refused)?;
+        match region.write_back() {
+            Some(chosen) => self.write_back = chosen,
+            None => region.set_write_back(self.write_back),
+        }
+        self.update_write_through();
+        self.inflight = Some(region);
+        self.inflight_file = Some((*told, kept));
+        Ok(())
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {
