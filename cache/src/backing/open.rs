@@ -63,23 +63,13 @@ pub enum OpenError {
         /// Why not.
         source: io::Error,
     },
-    /// It is something else.
-    #[error("cannot open image {path}: expected a regular file or a block device, found {found}")]
+    /// It is something else: what was expected and found, and what to do.
+    #[error("cannot open image {path}: {why}")]
     Kind {
         /// The image.
         path: PathBuf,
-        /// What it is.
-        found: &'static str,
-    },
-    /// It looks like an image of another format.
-    #[error(
-        "cannot open image {path}: expected a raw image, found one that looks like {found}: convert it (`qemu-img convert -O raw`), or serve it through qemu-storage-daemon; if a guest has written that to its raw disk, say `format = \"raw\"` of the disk, or `--format raw`"
-    )]
-    Format {
-        /// The image.
-        path: PathBuf,
-        /// What it looks like.
-        found: &'static str,
+        /// What is wrong with it.
+        why: String,
     },
     /// Another process writes it.
     #[error("cannot open image {path}: {source}")]
@@ -197,7 +187,10 @@ fn check_kind(path: &Path, kind: std::fs::FileType) -> Result<(), OpenError> {
     }
     Err(OpenError::Kind {
         path: path.into(),
-        found: justitia_common::regular_file::kind(kind),
+        why: format!(
+            "expected a regular file or a block device, found {}",
+            justitia_common::regular_file::kind(kind)
+        ),
     })
 }
 
@@ -213,8 +206,12 @@ fn check_format(path: &Path, file: &File, options: OpenOptions) -> Result<(), Op
         source,
     })?;
     found.map_or(Ok(()), |found| {
-        let path = path.into();
-        Err(OpenError::Format { path, found })
+        Err(OpenError::Kind {
+            path: path.into(),
+            why: format!(
+                "expected a raw image, found one that looks like {found}: convert it (`qemu-img convert -O raw`), or serve it through qemu-storage-daemon; if a guest has written that to its raw disk, say `format = \"raw\"` of the disk, or `--format raw`"
+            ),
+        })
     })
 }
 

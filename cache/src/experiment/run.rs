@@ -87,9 +87,11 @@ fn one(
     let directory = tempfile::Builder::new()
         .prefix("justitia-experiment-")
         .tempdir_in(&options.directory);
-    let directory = directory.map_err(|source| ExperimentError::Directory {
-        path: options.directory.clone(),
-        source,
+    let directory = directory.map_err(|e| {
+        ExperimentError::Refused(format!(
+            "expected a directory for the SSD store in which files can be made, found {}: {e}",
+            options.directory.display()
+        ))
     })?;
     let ssd = directory.path().join("ssd");
     let seed = options.seed.wrapping_add(job.repeat.into());

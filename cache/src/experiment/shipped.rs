@@ -71,10 +71,7 @@ impl Experiment {
         name.clone_into(&mut experiment.name);
         experiment
             .check()
-            .map_err(|problem| ExperimentError::Content {
-                name: name.to_owned(),
-                problem,
-            })?;
+            .map_err(|problem| ExperimentError::Refused(format!("{name}: {problem}")))?;
         Ok(experiment)
     }
 }

@@ -7,75 +7,32 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
+use std::fmt::Display;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Why a socket cannot be listened on.
+/// Why a socket cannot be listened on: what was expected and found, and what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum ListenError {
-    /// Another server does already, or is about to.
-    #[error(
-        "cannot listen on {path}: another server answers there: stop it, or choose another path"
-    )]
-    InUse {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// Somebody has a socket of another kind open there.
-    #[error(
-        "cannot listen on {path}: expected a stream socket or nothing, found a socket of another kind that is open: stop what has it open, or choose another path"
-    )]
-    OtherSocket {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// Something else has that name.
-    #[error("cannot listen on {path}: expected a socket or nothing, found another kind of file")]
-    NoSocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// There is no directory for it.
-    #[error(
-        "cannot listen on {path}: expected its directory, found none: make it (`install -d -m 0711 {}`)",
-        directory_of(path).display()
-    )]
-    NoDirectory {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// Others can write the directory, and so put a socket of theirs in its place.
-    #[error(
-        "cannot listen on {path}: expected a directory that only this user or root may write, found one of the user {uid} with mode {mode:03o}: choose another, such as one in /run or $XDG_RUNTIME_DIR"
-    )]
-    Directory {
-        /// The socket.
-        path: PathBuf,
-        /// The owner of its directory.
-        uid: u32,
-        /// The mode of its directory.
-        mode: u32,
-    },
-    /// A TCP port that would ask no client for a certificate.
-    #[error(
-        "cannot listen on {address}: expected certificates of clients ([tls] with verify_clients) or `insecure = true`, found neither: every client that reaches the address could read and write every disk"
-    )]
-    Unauthenticated {
-        /// The address.
-        address: SocketAddr,
-    },
-    /// The system refused.
-    #[error("cannot listen on {what}: {source}")]
-    Io {
-        /// The socket or address.
-        what: String,
-        /// Why not.
-        source: io::Error,
-    },
+#[error("cannot listen on {what}: {why}")]
+pub struct ListenError {
+    /// The socket or address.
+    what: String,
+    why: String,
+}
+
+impl ListenError {
+    pub(crate) fn new(what: impl Display, why: impl Display) -> Self {
+        let (what, why) = (what.to_string(), why.to_string());
+        Self { what, why }
+    }
+
+    fn in_use(path: &Path) -> Self {
+        let why = "another server answers there: stop it, or choose another path";
+        Self::new(path.display(), why)
+    }
 }
 
 /// Who may connect to a unix socket.
@@ -110,16 +67,18 @@ pub(crate) fn directory_of(socket: &Path) -> &Path {
 
 /// Checks that other users cannot replace the socket by one of theirs.
 fn check_directory(path: &Path) -> Result<(), ListenError> {
-    let found = regular_file::foreign_directory(path).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => ListenError::NoDirectory { path: path.into() },
-        _ => ListenError::Io {
-            what: path.display().to_string(),
-            source,
-        },
+    let error = |why: &dyn Display| ListenError::new(path.display(), why);
+    let found = regular_file::foreign_directory(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => error(&format_args!(
+            "expected its directory, found none: make it (`install -d -m 0711 {}`)",
+            directory_of(path).display()
+        )),
+        _ => error(&e),
     })?;
     found.map_or(Ok(()), |(uid, mode)| {
-        let path = path.into();
-        Err(ListenError::Directory { path, uid, mode })
+        Err(error(&format_args!(
+            "expected a directory that only this user or root may write, found one of the user {uid} with mode {mode:03o}: choose another, such as one in /run or $XDG_RUNTIME_DIR"
+        )))
     })
 }
 
@@ -129,10 +88,7 @@ fn check_directory(path: &Path) -> Result<(), ListenError> {
 /// # Errors
 /// When another server answers there or is about to, something else is there, or the system refuses.
 pub(crate) fn unix_listener(path: &Path, access: SocketAccess) -> Result<OwnedFd, ListenError> {
-    let io_error = |source: io::Error| ListenError::Io {
-        what: path.display().to_string(),
-        source,
-    };
+    let io_error = |e: io::Error| ListenError::new(path.display(), e);
     let errno = |e: Errno| io_error(e.into());
     let address = SocketAddrUnix::new(path).map_err(errno)?;
     check_directory(path)?;
@@ -140,7 +96,8 @@ pub(crate) fn unix_listener(path: &Path, access: SocketAccess) -> Result<OwnedFd
     let _lock = lock(path)?;
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            return Err(ListenError::NoSocket { path: path.into() });
+            let why = "expected a socket or nothing, found another kind of file";
+            return Err(ListenError::new(path.display(), why));
         }
         Ok(_) => {
             check_unused(path, &address)?;
@@ -175,12 +132,12 @@ fn lock(path: &Path) -> Result<LockFile, ListenError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
-    LockFile::take(&name).map_err(|source| match source.kind() {
-        io::ErrorKind::WouldBlock => ListenError::InUse { path: path.into() },
-        _ => ListenError::Io {
-            what: format!("{}: its lock {}", path.display(), name.display()),
-            source,
-        },
+    LockFile::take(&name).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => ListenError::in_use(path),
+        _ => ListenError::new(
+            format_args!("{}: its lock {}", path.display(), name.display()),
+            e,
+        ),
     })
 }
 
@@ -190,12 +147,12 @@ fn check_unused(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError
     match connected {
         Err(Errno::CONNREFUSED) => Ok(()),
         // With AGAIN, more clients wait than the server takes at a time.
-        Ok(()) | Err(Errno::AGAIN) => Err(ListenError::InUse { path: path.into() }),
-        Err(Errno::PROTOTYPE) => Err(ListenError::OtherSocket { path: path.into() }),
-        Err(other) => Err(ListenError::Io {
-            what: path.display().to_string(),
-            source: other.into(),
-        }),
+        Ok(()) | Err(Errno::AGAIN) => Err(ListenError::in_use(path)),
+        Err(Errno::PROTOTYPE) => Err(ListenError::new(
+            path.display(),
+            "expected a stream socket or nothing, found a socket of another kind that is open: stop what has it open, or choose another path",
+        )),
+        Err(other) => Err(ListenError::new(path.display(), io::Error::from(other))),
     }
 }
 

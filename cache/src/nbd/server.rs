@@ -163,10 +163,7 @@ impl Server {
             ours,
         };
         self.listen(socket, place, access)
-            .map_err(|source| ListenError::Io {
-                what: path.display().to_string(),
-                source,
-            })
+            .map_err(|e| ListenError::new(path.display(), e))
     }
 
     /// Listens on a TCP address. Clients must show certificates, and see the disks of the VMs that these belong to. With
@@ -181,7 +178,8 @@ impl Server {
         insecure: bool,
     ) -> Result<SocketAddr, ListenError> {
         if !insecure && !self.verifies {
-            return Err(ListenError::Unauthenticated { address });
+            let why = "expected certificates of clients ([tls] with verify_clients) or `insecure = true`, found neither: every client that reaches the address could read and write every disk";
+            return Err(ListenError::new(address, why));
         }
         let access = Access {
             tls_required: self.tls.is_some(),
@@ -197,10 +195,7 @@ impl Server {
             self.listen(listener.into(), Place::Tcp(address), access)?;
             Ok(address)
         };
-        listen().map_err(|source| ListenError::Io {
-            what: address.to_string(),
-            source,
-        })
+        listen().map_err(|e: io::Error| ListenError::new(address, e))
     }
 
     fn listen(&self, socket: OwnedFd, place: Place, access: Access) -> io::Result<()> {

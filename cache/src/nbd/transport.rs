@@ -275,27 +275,17 @@ pub struct TlsFiles {
     pub verify_clients: bool,
 }
 
-/// Why TLS cannot be offered.
+/// Why TLS cannot be offered: what was expected and found.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file is not what it should be.
-    #[error("cannot use {path} for TLS: expected {expected}: {why}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What it should hold.
-        expected: &'static str,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// Certificate and key do not go together, or the like.
-    #[error("cannot use the certificates in {directory}: {source}")]
-    Rejected {
-        /// The directory.
-        directory: PathBuf,
-        /// Why not.
-        source: rustls::Error,
-    },
+#[error("{0}")]
+pub struct TlsError(String);
+
+/// A file is not what it should be.
+fn unusable(path: &Path, expected: &str, why: impl std::fmt::Display) -> TlsError {
+    let path = path.display();
+    TlsError(format!(
+        "cannot use {path} for TLS: expected {expected}: {why}"
+    ))
 }
 
 impl TlsFiles {
@@ -317,14 +307,11 @@ impl TlsFiles {
         let key = pem(&key_path)
             .map_err(|e| why(&e))
             .and_then(|pem| PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| why(&e)))
-            .map_err(|why| TlsError::File {
-                path: key_path,
-                expected: "a private key in PEM",
-                why,
-            })?;
-        let rejected = |source| TlsError::Rejected {
-            directory: self.directory.clone(),
-            source,
+            .map_err(|why| unusable(&key_path, "a private key in PEM", why))?;
+        // Certificate and key do not go together, or the like.
+        let rejected = |e: rustls::Error| {
+            let directory = self.directory.display();
+            TlsError(format!("cannot use the certificates in {directory}: {e}"))
         };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -338,11 +325,7 @@ impl TlsFiles {
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .build()
-                .map_err(|e| TlsError::File {
-                    path: ca,
-                    expected: "a CA certificate in PEM",
-                    why: e.to_string(),
-                })?;
+                .map_err(|e| unusable(&ca, "a CA certificate in PEM", e))?;
             builder.with_client_cert_verifier(verifier)
         } else {
             builder.with_no_client_auth()
@@ -402,11 +385,7 @@ fn certificate_names(certificate: &CertificateDer) -> Vec<String> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let error = |why: String| TlsError::File {
-        path: path.into(),
-        expected: "a certificate in PEM",
-        why,
-    };
+    let error = |why: String| unusable(path, "a certificate in PEM", why);
     let text = pem(path).map_err(|e| error(e.to_string()))?;
     let found: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
         .collect::<Result<_, _>>()

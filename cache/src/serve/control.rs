@@ -170,15 +170,7 @@ pub enum ControlError {
         /// Why not.
         source: io::Error,
     },
-    /// The response cannot be read.
-    #[error("expected a line of JSON from {path}, found {found:?}")]
-    Response {
-        /// The socket.
-        path: PathBuf,
-        /// What came.
-        found: String,
-    },
-    /// The server refused.
+    /// The server refused, or its response cannot be read.
     #[error("{0}")]
     Refused(String),
 }
@@ -235,9 +227,9 @@ pub fn send_request(
     match serde_json::from_str(&response) {
         Ok(ControlResponse::Ok(value)) => Ok(value),
         Ok(ControlResponse::Error(why)) => Err(ControlError::Refused(why)),
-        Err(_) => Err(ControlError::Response {
-            path: path.into(),
-            found: response,
-        }),
+        Err(_) => Err(ControlError::Refused(format!(
+            "expected a line of JSON from {}, found {response:?}",
+            path.display()
+        ))),
     }
 }

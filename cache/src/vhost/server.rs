@@ -101,10 +101,7 @@ impl VhostServer {
         let thread = std::thread::Builder::new()
             .name("justitia-vhost".into())
             .spawn(move || accepting.accept(&socket))
-            .map_err(|source| ListenError::Io {
-                what: path.display().to_string(),
-                source,
-            })?;
+            .map_err(|e| ListenError::new(path.display(), e))?;
         Ok(Self {
             path: path.to_owned(),
             listener,

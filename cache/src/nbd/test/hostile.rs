@@ -6,7 +6,7 @@ use crate::block_dev::{BlockDevice, check_range};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};
 use crate::disk::CachedDisk;
-use crate::frontend::{Backend, IoLimits, ListenError, Volume};
+use crate::frontend::{Backend, IoLimits, Volume};
 use crate::nbd::{Export, Limits, Server};
 use justitia_share::Weight;
 use std::io::{self, Write};
@@ -125,7 +125,11 @@ fn of_servers_that_start_at_once_one_gets_the_socket() {
             joined.collect::<Vec<_>>()
         });
         for refused in started.iter().filter_map(|one| one.as_ref().err()) {
-            assert!(matches!(refused, ListenError::InUse { .. }), "{refused}");
+            let refused = refused.to_string();
+            assert!(
+                refused.contains("another server answers there"),
+                "{refused}"
+            );
         }
         let listening: Vec<_> = started.into_iter().flatten().collect();
         assert_eq!(listening.len(), 1, "round {round}");
@@ -137,10 +141,11 @@ fn of_servers_that_start_at_once_one_gets_the_socket() {
 fn sockets_are_taken_over_only_when_nobody_serves_them() {
     let rig = rig(Limits::default());
     let other = Server::new(Limits::default(), None).unwrap();
-    assert!(matches!(
-        other.listen_unix(&rig.socket),
-        Err(ListenError::InUse { .. })
-    ));
+    let refused = |path, why| {
+        let refused = other.listen_unix(path).unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    };
+    refused(&rig.socket, "another server answers there");
     let dir = tempfile::tempdir().unwrap();
     let stale = dir.path().join("stale");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
@@ -151,19 +156,13 @@ fn sockets_are_taken_over_only_when_nobody_serves_them() {
     // One of another kind, which refuses connections in other words.
     let datagrams = dir.path().join("datagrams");
     let living = std::os::unix::net::UnixDatagram::bind(&datagrams).unwrap();
-    assert!(matches!(
-        other.listen_unix(&datagrams),
-        Err(ListenError::OtherSocket { .. })
-    ));
+    refused(&datagrams, "found a socket of another kind");
     let sender = std::os::unix::net::UnixDatagram::unbound().unwrap();
     sender.send_to(b"hello", &datagrams).unwrap();
     assert_eq!(living.recv(&mut [0; 8]).unwrap(), 5);
     let file = dir.path().join("file");
     std::fs::write(&file, "precious").unwrap();
-    assert!(matches!(
-        other.listen_unix(&file),
-        Err(ListenError::NoSocket { .. })
-    ));
+    refused(&file, "found another kind of file");
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     other.shut_down(Duration::from_secs(1));
     assert!(!stale.exists());
