@@ -92,14 +92,6 @@ pub trait BlockDevice: Send + Sync {
     fn file(&self) -> Option<&ImageFile> {
         None
     }
-
-    /// Asks for a range to be made fast to read. A hint: by default nothing happens.
-    ///
-    /// # Errors
-    /// What the backing store reports.
-    fn prefetch(&self, off: u64, len: u64) -> io::Result<()> {
-        check_range(self.size(), off, len)
-    }
 }
 
 /// Is `off..off + len` inside a disk of `size` bytes?

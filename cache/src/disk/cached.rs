@@ -212,37 +212,7 @@ impl BlockDevice for CachedDisk {
     fn sync_failure(&self) -> Option<String> {
         self.backing.sync_failure()
     }
-
-    /// Inclusive: reads what is missing into the cache. Exclusive: asks the backing store, as a block that
-    /// the cache held would be taken out by the read that follows, and one that it lacks is not filled.
-    fn prefetch(&self, off: u64, len: u64) -> io::Result<()> {
-        check_range(self.size(), off, len)?;
-        if self.mode == Mode::Exclusive {
-            return self.backing.prefetch(off, len);
-        }
-        let end = off + len;
-        let mut buf = Vec::new();
-        let mut at = off / BLOCK_BYTES * BLOCK_BYTES;
-        while at < end {
-            let to = end.next_multiple_of(BLOCK_BYTES).min(self.size());
-            // The disk may have become smaller meanwhile.
-            let step = PREFETCH_STEP.min(to.saturating_sub(at));
-            if step == 0 {
-                break;
-            }
-            let blocks = block::touching(at, step);
-            if !blocks.clone().all(|b| self.cache.holds(&self.disk, b)) {
-                buf.resize(index(step), 0);
-                self.read_into(&self.pool, &mut buf, at)?;
-            }
-            at += step;
-        }
-        Ok(())
-    }
 }
-
-/// Bytes that a prefetch reads at a time.
-const PREFETCH_STEP: u64 = 256 << 10;
 
 // A read: what the cache has is copied ([`CachedDisk::look_up`]); blocks that are on the SSD are read
 // together; what is missing is read from the backing store as one piece ([`CachedDisk::begin_fill`]) and, in

@@ -11,9 +11,6 @@ use crate::disk::MissRemainder;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Bytes that a prefetch reads at most, so that no client keeps a worker thread for a whole disk.
-const MAX_PREFETCH: u64 = 32 << 20;
-
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -31,8 +28,6 @@ pub enum Operation {
         /// Force unit access.
         fua: bool,
     },
-    /// A hint: make the range fast to read.
-    Prefetch,
     /// Write zeroes.
     WriteZeroes {
         /// Force unit access.
@@ -157,7 +152,6 @@ impl Volume {
                     disk.flush()?;
                 }
             }
-            Operation::Prefetch => disk.prefetch(offset, length.min(MAX_PREFETCH))?,
             Operation::WriteZeroes {
                 fua,
                 may_unmap,

@@ -18,7 +18,6 @@ pub(super) enum Op {
     Write(usize, u32, u32),
     Discard(usize, u32, u32),
     Zero(usize, u32, u32),
-    Prefetch(usize, u32, u32),
     /// A write of the image that does not go through the disk, and an invalidation for it.
     Outside(usize, u32, u32),
     Migrate(usize, u8, u8, usize),
@@ -98,7 +97,6 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         20 => range().prop_map(|(d, o, l)| Op::Write(d, o, l)),
         2 => range().prop_map(|(d, o, l)| Op::Discard(d, o, l)),
         2 => range().prop_map(|(d, o, l)| Op::Zero(d, o, l)),
-        2 => range().prop_map(|(d, o, l)| Op::Prefetch(d, o, l)),
         2 => range().prop_map(|(d, o, l)| Op::Outside(d, o, l)),
         3 => (d.clone(), any::<u8>(), any::<u8>(), p.clone()).prop_map(|(d, a, b, p)| Op::Migrate(d, a, b, p)),
         1 => (0usize..2, 1u16..1000).prop_map(|(v, w)| Op::VmWeight(v, w)),
@@ -140,7 +138,6 @@ pub(super) enum Other {
     Write,
     Discard,
     Put,
-    Prefetch,
     /// The disk is removed, and added again afterwards.
     Reattach,
 }
@@ -152,7 +149,6 @@ fn overlap() -> impl Strategy<Value = Overlap> {
         4 => Just(Other::Write),
         1 => Just(Other::Discard),
         2 => Just(Other::Put),
-        1 => Just(Other::Prefetch),
         1 => Just(Other::Reattach),
     ];
     let range = || (0u32..1_228_800, 1u32..20_000);

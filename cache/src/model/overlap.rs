@@ -183,7 +183,6 @@ impl Beside {
             }
             Other::Write => drop(self.disk.write_at(&self.new, off, false)),
             Other::Discard => drop(self.disk.discard(off, len)),
-            Other::Prefetch => drop(self.disk.prefetch(off, len)),
             Other::Put => {
                 let block = off / BLOCK_BYTES;
                 let mut content = [0; BLOCK_SIZE];

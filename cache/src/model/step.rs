@@ -34,12 +34,6 @@ impl CacheModel {
             Op::Discard(d, o, l) | Op::Zero(d, o, l) => {
                 self.clear(op, d, self.range(d, o, l), l % 2 == 0);
             }
-            Op::Prefetch(d, o, l) => {
-                let range = self.range(d, o, l);
-                let len = u64::try_from(range.len()).unwrap();
-                // A backing store that fails now fails the hint; the read after it counts.
-                let _ = self.disks[d].prefetch(u64::try_from(range.start).unwrap(), len);
-            }
             Op::Outside(d, o, l) => {
                 let range = self.range(d, o, l);
                 let new = self.fresh(range.len());

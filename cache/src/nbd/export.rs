@@ -48,7 +48,6 @@ pub(super) fn transmission_flags(volume: &Volume) -> u16 {
         | flag::SEND_FLUSH
         | flag::SEND_FUA
         | flag::SEND_DF
-        | flag::SEND_CACHE
         // A flush covers the writes of all connections: they share the one disk.
         | flag::CAN_MULTI_CONN;
     let more = if volume.is_read_only() {

@@ -72,7 +72,6 @@ pub(super) mod export_flag {
     pub(crate) const SEND_WRITE_ZEROES: u16 = 1 << 6;
     pub(crate) const SEND_DF: u16 = 1 << 7;
     pub(crate) const CAN_MULTI_CONN: u16 = 1 << 8;
-    pub(crate) const SEND_CACHE: u16 = 1 << 10;
     pub(crate) const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
@@ -83,7 +82,6 @@ pub(super) mod command {
     pub(crate) const DISC: u16 = 2;
     pub(crate) const FLUSH: u16 = 3;
     pub(crate) const TRIM: u16 = 4;
-    pub(crate) const CACHE: u16 = 5;
     pub(crate) const WRITE_ZEROES: u16 = 6;
     pub(crate) const BLOCK_STATUS: u16 = 7;
 }

@@ -123,7 +123,6 @@ fn command_of(kind: u16, flags: u16, length: u64) -> Command {
         command::DISC => return Command::Disconnect,
         command::FLUSH if known(0) => Operation::Flush,
         command::TRIM if known(0) && !empty => Operation::Discard { fua },
-        command::CACHE if known(0) && !empty => Operation::Prefetch,
         command::WRITE_ZEROES
             if known(command_flag::NO_HOLE | command_flag::FAST_ZERO) && !empty =>
         {

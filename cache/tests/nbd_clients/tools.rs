@@ -12,7 +12,6 @@ fn nbdinfo_sees_what_is_offered() {
         "base:allocation",
         "can_multi_conn: true",
         "can_fua: true",
-        "can_cache: true",
         "can_trim: true",
         "can_zero: true",
         "is_read_only: false",

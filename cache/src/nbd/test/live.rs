@@ -280,7 +280,7 @@ fn the_largest_requests_are_served() {
         }
         c.send(0, 0, 1, 0, &[], (32 << 20) + 1);
         assert_eq!(c.reply(0).error, 75);
-        c.send(5, 0, 1, 0, &[], 40 << 20);
+        c.send(4, 0, 1, 0, &[], 40 << 20);
         assert_eq!(c.reply(0), ok(1, &[]));
     }
 }

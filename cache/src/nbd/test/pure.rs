@@ -239,7 +239,7 @@ fn requests_are_understood_or_refused() {
         (0, 2, 0, 0, Command::Disconnect),
         (0, 3, 0, 0, does(Operation::Flush)),
         (0, 4, 0, 1, does(Operation::Discard { fua: false })),
-        (0, 5, 0, 1, does(Operation::Prefetch)),
+        (0, 5, 0, 1, form(5, 0)),
         (
             2,
             6,
