@@ -51,6 +51,9 @@ pub struct Disk {
     pub additive: bool,
     /// What it takes in advance, seconds of its speed: a write cache, or the bucket of a throttled disk (QEMU's takes a tenth of a second).
     pub ahead: f64,
+    /// For how long a request is under way beside the time that it takes the disk, seconds: the disk serves others meanwhile, and has work for
+    /// all of it as its counters say.
+    pub latency: f64,
     /// What schedules it.
     pub scheduler: Scheduler,
 }
@@ -64,6 +67,7 @@ impl Disk {
             requests_per_second: 1e9,
             additive: false,
             ahead: 0.0,
+            latency: 0.0,
             scheduler,
         }
     }
@@ -161,6 +165,9 @@ pub(crate) struct Queue {
     pub(crate) disk: Disk,
     lanes: Vec<Lane>,
     device: VecDeque<Request>,
+    /// What has been served, and in how many steps it is completed.
+    returning: VecDeque<(u64, Request)>,
+    steps: u64,
     served: f64,
     /// Seconds in which it can take requests in advance.
     link: f64,
@@ -183,6 +190,8 @@ impl Queue {
             disk,
             lanes: (0..tenants).map(|_| Lane::default()).collect(),
             device: VecDeque::new(),
+            returning: VecDeque::new(),
+            steps: 0,
             served: 0.0,
             link: 0.0,
             slice: (0, 0.0),
@@ -223,6 +232,10 @@ impl Queue {
         lane.throttled.iter().any(|queue| !queue.is_empty())
             || !lane.waiting.is_empty()
             || self.device.iter().any(|request| request.tenant == tenant)
+            || self
+                .returning
+                .iter()
+                .any(|(_, request)| request.tenant == tenant)
     }
 
     /// Each tenant's share by the weights of those that have something to do, down the tree.
@@ -247,7 +260,7 @@ impl Queue {
             true => 0,
             false => self.lanes.iter().map(|lane| lane.waiting.len()).sum(),
         };
-        self.device.len() + waits
+        self.device.len() + self.returning.len() + waits
     }
 
     /// Drops what a tenant's threads wait for: they have ended.
@@ -262,6 +275,33 @@ impl Queue {
     /// One step: returns what passed the limits, which the kernel counts, and what is completed.
     pub(crate) fn step(&mut self, passed: &mut Vec<Request>, completed: &mut Vec<Request>) {
         self.waited += f64::from(u32::try_from(self.in_flight()).unwrap_or(u32::MAX)) * STEP;
+        let busy = self.busy;
+        let first = completed.len();
+        self.serve(passed, completed);
+        self.waited += self.busy - busy;
+        if self.disk.latency > 0.0 {
+            self.hand_back(first, completed);
+            let returns = !self.returning.is_empty() || completed.len() > first;
+            self.busy = if returns { busy + STEP } else { self.busy };
+        }
+    }
+
+    /// Has what was served in this step under way for the disk's latency more.
+    fn hand_back(&mut self, first: usize, completed: &mut Vec<Request>) {
+        self.steps += 1;
+        let steps = (self.disk.latency / STEP).round();
+        let at = self.steps + u64::from(u32::try_from(steps as i64).unwrap_or(0));
+        self.returning
+            .extend(completed.drain(first..).map(|request| (at, request)));
+        while let Some((at, request)) = self.returning.front()
+            && *at <= self.steps
+        {
+            completed.push(*request);
+            self.returning.pop_front();
+        }
+    }
+
+    fn serve(&mut self, passed: &mut Vec<Request>, completed: &mut Vec<Request>) {
         for lane in &mut self.lanes {
             release(lane, passed);
         }

@@ -16,6 +16,8 @@ const WRITEBACK_RANDOM: f64 = 65536.0;
 const LEAST_DIRTY: f64 = 2e6;
 /// At most this part of the files that a file server deletes is dirty: some are older.
 const MOST_DIRTY: f64 = 0.85;
+/// A paced tenant makes up for what it could not do for so many seconds.
+const CATCHES_UP: f64 = 1.0;
 /// What counts as lately there, seconds (`VM_COMPLETIONS_PERIOD_LEN`).
 const LATELY: f64 = 3.0;
 
@@ -77,6 +79,8 @@ struct Tenant {
     work: Option<Work>,
     threads: Vec<Thread>,
     pages: Pages,
+    /// When it may ask for more bytes, of its pace.
+    due: f64,
     /// What all had begun when this one's `fsync` began.
     waits_for: Vec<f64>,
     flushing: usize,
@@ -115,6 +119,7 @@ impl Machine {
         let tenant = |_| Tenant {
             work: None,
             threads: Vec::new(),
+            due: 0.0,
             pages: Pages::default(),
             waits_for: Vec::new(),
             flushing: 0,
@@ -197,6 +202,7 @@ impl Machine {
         let one = &mut self.tenants[tenant];
         one.work = work;
         one.threads = vec![Thread::Until(now); work.map_or(0, |work| work.threads)];
+        one.due = now;
         one.pages.flush_all = false;
     }
 
@@ -245,7 +251,7 @@ impl Machine {
         let disk = DiskSample {
             seconds,
             in_flight: self.queue.in_flight() as u64,
-            under_way: (waited + self.queue.busy) / seconds,
+            under_way: waited / seconds,
             busy: (std::mem::take(&mut self.queue.busy) / seconds).min(1.0),
             used: std::mem::take(&mut self.queue.spent) / seconds,
             completed: std::mem::take(&mut self.completed),
@@ -386,6 +392,14 @@ impl Machine {
     fn operation(&mut self, index: usize, thread: usize, work: &Work) -> Next {
         match work.kind {
             Kind::Direct { writes } => {
+                let now = self.now;
+                let tenant = &mut self.tenants[index];
+                if work.pace > 0.0 {
+                    if tenant.due > now {
+                        return Next::After(tenant.due - now);
+                    }
+                    tenant.due = tenant.due.max(now - CATCHES_UP) + work.size / work.pace;
+                }
                 let write = self.rng.fraction() < writes;
                 self.request(index, work.size, write, Some(thread));
                 Next::Waits(Thread::Request)

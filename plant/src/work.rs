@@ -33,6 +33,8 @@ pub struct Work {
     pub size: f64,
     /// Seconds between the end of a request and the next.
     pub think: f64,
+    /// With direct I/O bytes per second that it wants, and makes up for when it had to wait; 0 is all that it can get.
+    pub pace: f64,
     /// It is active for so many seconds and then idle for as many; 0 is always active.
     pub burst: f64,
 }
@@ -46,6 +48,7 @@ impl Work {
             threads,
             size,
             think: 0.0,
+            pace: 0.0,
             burst: 0.0,
         }
     }

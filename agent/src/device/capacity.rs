@@ -2,8 +2,9 @@
 //!
 //! io.cost divides what it hands out, and nothing beyond. A hair below what the disk can do weights hold exactly; a few per cent
 //! above they hold hardly at all: requests wait at the disk and not before it, and a tenant with few of them gives away what its weight
-//! gives it. That lasts until the disk's queue has been empty. So the rate follows the disk from below. What of the rate is not completed while the
-//! disk is busy is what it cannot do, and a queue that fills there says so first.
+//! gives it. That lasts until the disk's queue has been empty. So the rate follows the disk from below. What of the rate is not completed while
+//! requests wait at the disk is what it cannot do. What is not completed while none wait nobody has asked for: a disk whose requests take longer than
+//! their part of its bandwidth is as busy, as its counters have it, with two thirds of what it can do.
 
 use super::disk_sampler::{BUSY, Interval, LOOKED_AT};
 use super::prices::{Costs, Prices, Sums};
@@ -13,11 +14,11 @@ use super::weights::Contention;
 const BELOW: f64 = 0.99;
 /// And this part of that until the disk's queue is empty.
 const EMPTYING: f64 = 0.8;
-/// What shows within a moment, seconds: how much a disk does, whether it can do more, whether its queue is empty. In the first half of a
-/// moment a disk takes in advance what its cache has room for. One that serves several requests at a time is always busy, so its queue
-/// counts as empty after a moment.
+/// What shows within a moment, seconds: how much a disk does, whether it can do more, whether its queue gets shorter. In the first half of a
+/// moment a disk takes in advance what its cache has room for.
 const MOMENT: f64 = 1.0;
-/// The disk is the bottleneck once so much of the rate is missing, seconds of it: more than what arrives in one lump.
+/// The disk is the bottleneck once so much of the rate is missing, seconds of it: more than what arrives in one lump. A disk that pauses
+/// for less than half a moment does not do less: so long it takes until so much counts.
 const MISSING: f64 = 0.03;
 /// So much of what is missing is forgotten, seconds of it in a second: tenants that pause leave gaps.
 const FORGOTTEN: f64 = 0.002;
@@ -37,19 +38,52 @@ const MOST_HOLD: f64 = 256.0;
 const RESTS: f64 = 0.7;
 /// What is usual is forgotten within about so many seconds.
 const REMEMBERED: f64 = 20.0;
-/// Requests wait at the disk where there are so many times as many as there need to be. That shows before anything is missing.
+/// Requests wait at the disk where there are so many times as many as there need to be.
 const WAITS: f64 = 3.0;
+/// A queue gets shorter as long as this part of it is left after a moment. One that does not is as empty as it can be: a disk that serves several
+/// requests at a time always has some.
+const SHORTER: f64 = 0.9;
 /// At once the rate falls to this part of itself at most.
 const FALL: f64 = 0.5;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// Less is handed out until the disk's queue is empty, for so many seconds more at most.
-    Empties(f64),
+    /// Less is handed out until the disk's queue is empty.
+    Empties(Emptying),
     /// The rate stands for so many seconds more.
     Holds(f64),
     /// More is handed out for a moment.
     Raised(Raised),
+}
+
+/// How a disk's queue gets shorter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Emptying {
+    /// How many requests were left.
+    left: f64,
+    /// For how long there have not been clearly fewer, seconds.
+    seconds: f64,
+}
+
+impl Emptying {
+    /// Whatever is at the disk.
+    const BEGUN: Self = Self {
+        left: f64::INFINITY,
+        seconds: 0.0,
+    };
+
+    fn and(self, seen: &Interval) -> Self {
+        match seen.under_way < SHORTER * self.left {
+            true => Self {
+                left: seen.under_way,
+                seconds: seen.seconds,
+            },
+            false => Self {
+                seconds: self.seconds + seen.seconds,
+                ..self
+            },
+        }
+    }
 }
 
 /// A raise, and what was used of the raised rate.
@@ -149,7 +183,7 @@ impl Capacity {
         Self {
             prices,
             rate: BELOW * did,
-            phase: Phase::Empties(MOMENT),
+            phase: Phase::Empties(Emptying::BEGUN),
             missing: 0.0,
             since: Sums::default(),
             before: None,
@@ -179,8 +213,8 @@ impl Capacity {
         let seen = &self.completed(seen);
         let served = self.notice(seen);
         self.phase = match self.phase {
-            Phase::Empties(time) => self.try_empty(seen, time, served),
-            Phase::Raised(raised) => self.try_raised(seen, raised),
+            Phase::Empties(emptying) => self.try_empty(seen, emptying, served),
+            Phase::Raised(raised) => self.try_raised(seen, raised, served),
             Phase::Holds(time) => self.try_held(seen, time, served, learnt),
         };
     }
@@ -239,26 +273,31 @@ impl Capacity {
     }
 
     /// The rate stands once the disk's queue is empty.
-    fn try_empty(&self, seen: &Interval, time: f64, served: Served) -> Phase {
+    fn try_empty(&self, seen: &Interval, emptying: Emptying, served: Served) -> Phase {
+        let now = emptying.and(seen);
         let empty = seen.busy < BUSY && !served.waits();
-        match empty || time <= seen.seconds {
+        match empty || now.seconds >= MOMENT {
             true => Phase::Holds(self.hold),
-            false => Phase::Empties(time - seen.seconds),
+            false => Phase::Empties(now),
         }
     }
 
     /// The rate stands, unless the disk cannot do it or could do more.
     fn try_held(&mut self, seen: &Interval, time: f64, served: Served, learnt: Prices) -> Phase {
-        if self.misses(seen) {
+        if self.misses(seen, served) {
             let stood = self.learn(learnt);
             return self.fall(stood, self.since.used());
         }
-        if seen.busy >= BUSY && served.waits() && self.missing <= MISSING {
-            return self.fall(self.rate, served.used);
+        let used = seen.used.unwrap_or(1.0);
+        if seen.busy >= BUSY && served.waits() && used >= 1.0 - GAIN {
+            return match used >= 1.0 {
+                true => self.empty(),
+                false => self.fall(self.rate, used),
+            };
         }
         let over = time <= seen.seconds;
         if over && self.before.is_some() && served.used < NEEDED {
-            return self.give_up();
+            return self.give_up(served.used);
         }
         if served.used >= NEEDED && (served.rests() || over && self.missing == 0.0) {
             self.before = None;
@@ -268,19 +307,19 @@ impl Capacity {
     }
 
     /// The raise stands, and is followed by another, if tenants need it.
-    fn try_raised(&mut self, seen: &Interval, raised: Raised) -> Phase {
+    fn try_raised(&mut self, seen: &Interval, raised: Raised, served: Served) -> Phase {
         let now = raised.and(seen);
-        if self.misses(seen) {
+        if self.misses(seen, served) {
             return self.measure(seen, now);
         }
         if now.seconds < MOMENT {
             return Phase::Raised(now);
         }
-        if !now.is_needed() {
-            return self.take_back();
-        }
         self.before = self.before.or(Some(self.rate));
         self.rate *= 1.0 + now.by;
+        if !now.is_needed() {
+            return self.give_up(now.used / now.counted);
+        }
         self.hold = HOLD;
         Phase::Raised(Raised::by(2.0 * now.by))
     }
@@ -304,10 +343,12 @@ impl Capacity {
         self.empty()
     }
 
-    /// A raise that stood is not needed after all: requests that came at once, as after a pause, looked as if the disk could do more. A rate
-    /// that tenants do not use divides nothing.
-    fn give_up(&mut self) -> Phase {
-        self.rate = self.before.take().unwrap_or(self.rate);
+    /// A raise that stood is not needed, or not all of it: requests that came at once, as after a pause, looked as if the disk could do more. A rate
+    /// that tenants do not use divides nothing. One below what they use has them wait for nothing.
+    fn give_up(&mut self, used: f64) -> Phase {
+        let needed = self.rate * (used / NEEDED).min(1.0);
+        let before = self.before.take().unwrap_or(self.rate);
+        self.rate = needed.max(before);
         self.take_back()
     }
 
@@ -323,15 +364,24 @@ impl Capacity {
         if let Some(served) = &mut self.served {
             served.busy = served.usually_busy;
         }
-        Phase::Empties(MOMENT)
+        Phase::Empties(Emptying::BEGUN)
     }
 
     /// Whether the disk cannot do what is handed out.
-    fn misses(&mut self, seen: &Interval) -> bool {
+    fn misses(&mut self, seen: &Interval, served: Served) -> bool {
         let Some(used) = seen.used else {
             return false;
         };
-        let missed = (seen.busy - used - FORGOTTEN) * seen.seconds;
+        let wanted = match seen.under_way > WAITS * served.least_waiting {
+            true => seen.busy,
+            false => 0.0,
+        };
+        let raised = matches!(self.phase, Phase::Raised(_));
+        let most = match raised {
+            true => f64::INFINITY,
+            false => MISSING / (MOMENT / 2.0),
+        };
+        let missed = (wanted - used - FORGOTTEN).min(most) * seen.seconds;
         self.missing = match seen.busy < LOOKED_AT {
             true => 0.0,
             false => (self.missing + missed).max(0.0),
@@ -341,7 +391,6 @@ impl Capacity {
             return false;
         }
         self.since.add(seen);
-        let raised = matches!(self.phase, Phase::Raised(_));
         self.missing > MISSING && (raised || self.since.seconds >= MOMENT)
     }
 
