@@ -59,6 +59,8 @@ enum Phase {
 /// How a disk's queue gets shorter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Emptying {
+    /// This part of the rate is handed out.
+    part: f64,
     /// How many requests were left.
     left: f64,
     /// For how long there have not been clearly fewer, seconds.
@@ -67,16 +69,20 @@ struct Emptying {
 
 impl Emptying {
     /// Whatever is at the disk.
-    const BEGUN: Self = Self {
-        left: f64::INFINITY,
-        seconds: 0.0,
-    };
+    const fn at(part: f64) -> Self {
+        Self {
+            part,
+            left: f64::INFINITY,
+            seconds: 0.0,
+        }
+    }
 
     fn and(self, seen: &Interval) -> Self {
         match seen.under_way < SHORTER * self.left {
             true => Self {
                 left: seen.under_way,
                 seconds: seen.seconds,
+                ..self
             },
             false => Self {
                 seconds: self.seconds + seen.seconds,
@@ -183,7 +189,7 @@ impl Capacity {
         Self {
             prices,
             rate: BELOW * did,
-            phase: Phase::Empties(Emptying::BEGUN),
+            phase: Phase::Empties(Emptying::at(EMPTYING)),
             missing: 0.0,
             since: Sums::default(),
             before: None,
@@ -202,7 +208,7 @@ impl Capacity {
     /// The same, seconds of the disk.
     fn handed_out(&self) -> f64 {
         match self.phase {
-            Phase::Empties(_) => EMPTYING * self.rate,
+            Phase::Empties(emptying) => emptying.part * self.rate,
             Phase::Holds(_) => self.rate,
             Phase::Raised(raised) => (1.0 + raised.by) * self.rate,
         }
@@ -272,13 +278,19 @@ impl Capacity {
         served
     }
 
-    /// The rate stands once the disk's queue is empty.
-    fn try_empty(&self, seen: &Interval, emptying: Emptying, served: Served) -> Phase {
+    /// The rate stands once the disk's queue is empty. One that does not get shorter while less is done than handed out may need still less: then
+    /// the disk was taken for faster than it is, or nobody wants more.
+    fn try_empty(&mut self, seen: &Interval, emptying: Emptying, served: Served) -> Phase {
         let now = emptying.and(seen);
-        let empty = seen.busy < BUSY && !served.waits();
-        match empty || now.seconds >= MOMENT {
-            true => Phase::Holds(self.hold),
-            false => Phase::Empties(now),
+        if now.seconds < MOMENT && (seen.busy >= BUSY || served.waits()) {
+            return Phase::Empties(now);
+        }
+        if seen.busy < BUSY || served.used >= 1.0 - GAIN {
+            return Phase::Holds(self.hold);
+        }
+        match EMPTYING * now.part {
+            less if less >= FALL => Phase::Empties(Emptying::at(less)),
+            _ => self.fall(self.rate, FALL),
         }
     }
 
@@ -364,7 +376,7 @@ impl Capacity {
         if let Some(served) = &mut self.served {
             served.busy = served.usually_busy;
         }
-        Phase::Empties(Emptying::BEGUN)
+        Phase::Empties(Emptying::at(EMPTYING))
     }
 
     /// Whether the disk cannot do what is handed out.

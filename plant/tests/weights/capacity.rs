@@ -303,3 +303,24 @@ fn who_want_less_than_the_disk_can_do_have_all_they_want() {
         "seconds under way and ahead, part of the disk: {failed:?}"
     );
 }
+
+/// The disk slows down, or was taken for faster, at the moment in which the rate is set: its queue has never been seen empty.
+#[test]
+fn weights_hold_on_a_disk_that_was_taken_for_faster() {
+    for (depth, speed) in [4, 16]
+        .map(|depth| [(depth, 55e6), (depth, 40e6), (depth, 25e6)])
+        .concat()
+    {
+        let machine = Controlled::new(undivided(60.0), Memory::guest(), &FOUR, 1, Acts::Capacity);
+        let mut machine = all(machine, Work::direct(depth, 65536.0));
+        while machine.rate.is_none() {
+            machine.run(0.25);
+        }
+        machine.machine.set_speed(speed);
+        machine.run(15.0);
+        let got = machine.measure(10.0);
+        let wrong = misallocated(&got, &FOUR);
+        println!("{depth} requests, {speed:.0} B/s: {wrong:.3} in wrong hands");
+        assert!(wrong < 0.05, "{depth} requests, {speed} B/s: {got:?}");
+    }
+}
