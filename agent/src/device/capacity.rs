@@ -257,7 +257,8 @@ impl Capacity {
             busy: seen.busy,
             usually_busy: seen.busy,
             waiting,
-            least_waiting: waiting,
+            // Until fewer than others have been seen.
+            least_waiting: 1.0,
         });
         let waiting = match self.phase {
             Phase::Empties(_) => waiting,
