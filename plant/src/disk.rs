@@ -165,9 +165,9 @@ pub(crate) struct Queue {
     pub(crate) disk: Disk,
     lanes: Vec<Lane>,
     device: VecDeque<Request>,
-    /// What has been served, and in how many steps it is completed.
-    returning: VecDeque<(u64, Request)>,
-    steps: u64,
+    /// What has been served, and when it is completed.
+    returning: VecDeque<(f64, Request)>,
+    now: f64,
     served: f64,
     /// Seconds in which it can take requests in advance.
     link: f64,
@@ -191,7 +191,7 @@ impl Queue {
             lanes: (0..tenants).map(|_| Lane::default()).collect(),
             device: VecDeque::new(),
             returning: VecDeque::new(),
-            steps: 0,
+            now: 0.0,
             served: 0.0,
             link: 0.0,
             slice: (0, 0.0),
@@ -288,13 +288,12 @@ impl Queue {
 
     /// Has what was served in this step under way for the disk's latency more.
     fn hand_back(&mut self, first: usize, completed: &mut Vec<Request>) {
-        self.steps += 1;
-        let steps = (self.disk.latency / STEP).round();
-        let at = self.steps + u64::from(u32::try_from(steps as i64).unwrap_or(0));
+        self.now += STEP;
+        let at = self.now + self.disk.latency - STEP / 2.0;
         self.returning
             .extend(completed.drain(first..).map(|request| (at, request)));
         while let Some((at, request)) = self.returning.front()
-            && *at <= self.steps
+            && *at <= self.now
         {
             completed.push(*request);
             self.returning.pop_front();

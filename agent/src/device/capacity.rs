@@ -257,8 +257,7 @@ impl Capacity {
             busy: seen.busy,
             usually_busy: seen.busy,
             waiting,
-            // Until fewer than others have been seen.
-            least_waiting: 1.0,
+            least_waiting: waiting,
         });
         let waiting = match self.phase {
             Phase::Empties(_) => waiting,
