@@ -93,11 +93,15 @@ impl Keys {
     /// Nothing where standard input is no terminal.
     fn new() -> Option<Self> {
         let before = tcgetattr(stdin()).ok()?;
-        let signals = Signals::handle().ok()?;
         let mut single = before.clone();
         // Ctrl-C is a key, too: else the terminal would not be as it was after it.
         single.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
         tcsetattr(stdin(), OptionalActions::Now, &single).ok()?;
+        // Only then: signals that nobody looks for would end nothing.
+        let Ok(signals) = Signals::handle() else {
+            let _ = tcsetattr(stdin(), OptionalActions::Now, &before);
+            return None;
+        };
         Some(Self { before, signals })
     }
 

@@ -77,17 +77,16 @@ pub fn vms() -> Vec<Found> {
     found
 }
 
-/// Puts VMs into the order in which they are taken, as there may be no more than [`MAX_VMS`](crate::journal::MAX_VMS): first libvirt's and
-/// root's, then those of the other users, one of each in turn, the oldest first. Any service can start processes that look like VMs: they
-/// take no place from these, and from another user's at most half.
+/// Puts VMs into the order in which they are taken, as there may be no more than [`MAX_VMS`](crate::journal::MAX_VMS): first libvirt's,
+/// then those of each user in turn, the oldest first. Any service can start processes that look like VMs, and so can root of a container: they
+/// take no place from libvirt's, and from another user's at most half.
 pub(crate) fn put_in_turn(vms: &mut Vec<Found>) {
     vms.sort_by_key(|vm| (vm.process.start, vm.process.pid));
     let mut of_user: HashMap<u32, usize> = HashMap::new();
     let turns = vms.drain(..).map(|vm| {
         let before = of_user.entry(vm.uid).or_default();
-        let is_certain = vm.uid == 0 || vm.libvirt;
-        *before += usize::from(!is_certain);
-        (if is_certain { 0 } else { *before }, vm)
+        *before += usize::from(!vm.libvirt);
+        (if vm.libvirt { 0 } else { *before }, vm)
     });
     let mut turns: Vec<(usize, Found)> = turns.collect();
     turns.sort_by_key(|(turn, _)| *turn);
@@ -389,7 +388,7 @@ mod tests {
         let of = |uid| vms.iter().filter(|vm| vm.uid == uid).count();
         assert_eq!((of(0), of(64_055), of(33)), (1, 101, 410));
         let first: Vec<u32> = vms.iter().take(6).map(|vm| vm.process.pid).collect();
-        assert_eq!(first, [701, 702, 1, 601, 2, 602]);
+        assert_eq!(first, [701, 1, 601, 702, 2, 602]);
     }
 
     #[test]

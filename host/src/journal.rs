@@ -21,6 +21,9 @@ use crate::monitor::{Monitor, MonitorError};
 pub const DEFAULT_DIRECTORY: &str = "/run/justitia/host";
 /// The most VMs of one host: each has a thread.
 pub const MAX_VMS: usize = 512;
+
+/// So many balloons are restored at once: libvirt's take a process each.
+const AT_ONCE: usize = 16;
 /// The longest file that is read, bytes: a line has two paths of at most 4 KiB.
 const MAX_BYTES: u64 = 16 << 20;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -218,8 +221,8 @@ impl Journal {
         written
     }
 
-    /// Restores the balloons of these processes that were changed, all at once: a monitor that hangs holds up no other one. What became of
-    /// each.
+    /// Restores the balloons of these processes that were changed, [`AT_ONCE`] at a time: a monitor that hangs holds up few others. What
+    /// became of each.
     ///
     /// # Errors
     /// If the journal cannot be written. That is harmless: the balloons are set once more.
@@ -228,24 +231,8 @@ impl Journal {
         which: impl Fn(Process) -> bool,
     ) -> Result<Vec<(Entry, Outcome)>, JournalError> {
         let entries = self.entries.iter().filter(|entry| which(entry.process));
-        let outcomes: Vec<(Entry, Outcome)> = std::thread::scope(|scope| {
-            let threads: Vec<_> = entries
-                .map(|entry| {
-                    let thread = std::thread::Builder::new().name("restore".into());
-                    (entry, thread.spawn_scoped(scope, || entry.outcome()))
-                })
-                .collect();
-            let ended = threads.into_iter().map(|(entry, thread)| {
-                let outcome = match thread.map(ScopedJoinHandle::join) {
-                    Ok(Ok(outcome)) => outcome,
-                    Ok(Err(panic)) => std::panic::resume_unwind(panic),
-                    // There can be no thread.
-                    Err(_) => entry.outcome(),
-                };
-                (entry.clone(), outcome)
-            });
-            ended.collect()
-        });
+        let entries: Vec<&Entry> = entries.collect();
+        let outcomes: Vec<(Entry, Outcome)> = entries.chunks(AT_ONCE).flat_map(outcomes).collect();
         let stays = |outcome: &Outcome| matches!(outcome, Outcome::Failed(_));
         let done = outcomes.iter().filter(|(_, outcome)| !stays(outcome));
         let done: BTreeSet<Process> = done.map(|(entry, _)| entry.process).collect();
@@ -296,6 +283,29 @@ fn parse(line: &[u8]) -> Option<Entry> {
     let (sum, json) = line.split_once(' ')?;
     let intact = sum == format!("{:08x}", crc32(json.as_bytes()));
     intact.then(|| serde_json::from_str(json).ok())?
+}
+
+/// What becomes of these, restored at once.
+fn outcomes(entries: &[&Entry]) -> Vec<(Entry, Outcome)> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = entries
+            .iter()
+            .map(|entry| {
+                let thread = std::thread::Builder::new().name("restore".into());
+                (*entry, thread.spawn_scoped(scope, || entry.outcome()))
+            })
+            .collect();
+        let ended = threads.into_iter().map(|(entry, thread)| {
+            let outcome = match thread.map(ScopedJoinHandle::join) {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                // There can be no thread.
+                Err(_) => entry.outcome(),
+            };
+            (entry.clone(), outcome)
+        });
+        ended.collect()
+    })
 }
 
 #[cfg(test)]
