@@ -338,7 +338,7 @@ impl Daemon {
         }
     }
 
-    /// Leaves VMs alone from now on: their balloons become what they were. It takes as long as the slowest, whose monitor may hang.
+    /// Leaves VMs alone from now on: their balloons become what they were. A monitor that hangs holds up few others.
     fn leave(&mut self, left: &[Process]) {
         // Their threads end first, all at once.
         for process in left {

@@ -167,7 +167,6 @@ pub(crate) struct Queue {
     device: VecDeque<Request>,
     /// What has been served, and when it is completed.
     returning: VecDeque<(f64, Request)>,
-    now: f64,
     served: f64,
     /// Seconds in which it can take requests in advance.
     link: f64,
@@ -191,7 +190,6 @@ impl Queue {
             lanes: (0..tenants).map(|_| Lane::default()).collect(),
             device: VecDeque::new(),
             returning: VecDeque::new(),
-            now: 0.0,
             served: 0.0,
             link: 0.0,
             slice: (0, 0.0),
@@ -273,27 +271,31 @@ impl Queue {
     }
 
     /// One step: returns what passed the limits, which the kernel counts, and what is completed.
-    pub(crate) fn step(&mut self, passed: &mut Vec<Request>, completed: &mut Vec<Request>) {
+    pub(crate) fn step(
+        &mut self,
+        now: f64,
+        passed: &mut Vec<Request>,
+        completed: &mut Vec<Request>,
+    ) {
         self.waited += f64::from(u32::try_from(self.in_flight()).unwrap_or(u32::MAX)) * STEP;
         let busy = self.busy;
         let first = completed.len();
         self.serve(passed, completed);
         self.waited += self.busy - busy;
         if self.disk.latency > 0.0 {
-            self.hand_back(first, completed);
+            self.hand_back(now, first, completed);
             let returns = !self.returning.is_empty() || completed.len() > first;
             self.busy = if returns { busy + STEP } else { self.busy };
         }
     }
 
     /// Has what was served in this step under way for the disk's latency more.
-    fn hand_back(&mut self, first: usize, completed: &mut Vec<Request>) {
-        self.now += STEP;
-        let at = self.now + self.disk.latency - STEP / 2.0;
+    fn hand_back(&mut self, now: f64, first: usize, completed: &mut Vec<Request>) {
+        let at = now + self.disk.latency - STEP / 2.0;
         self.returning
             .extend(completed.drain(first..).map(|request| (at, request)));
         while let Some((at, request)) = self.returning.front()
-            && *at <= self.now
+            && *at <= now
         {
             completed.push(*request);
             self.returning.pop_front();

@@ -288,7 +288,7 @@ impl Machine {
             std::mem::take(&mut self.done),
             std::mem::take(&mut self.passed),
         );
-        self.queue.step(&mut passed, &mut done);
+        self.queue.step(self.now, &mut passed, &mut done);
         for request in passed.drain(..) {
             let seen = &mut self.tenants[request.tenant].seen;
             seen.requests += 1.0;

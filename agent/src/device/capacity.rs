@@ -155,9 +155,14 @@ impl Served {
         self.busy < RESTS * self.usually_busy
     }
 
-    /// Whether requests wait at the disk, where their weights do not count.
+    /// Whether requests wait at the disk, where their weights do not count: in the last moment.
     fn waits(&self) -> bool {
-        self.waiting > WAITS * self.least_waiting
+        self.is_queue(self.waiting)
+    }
+
+    /// Whether some wait where so many are at the disk.
+    fn is_queue(&self, requests: f64) -> bool {
+        requests > WAITS * self.least_waiting
     }
 }
 
@@ -384,7 +389,7 @@ impl Capacity {
         let Some(used) = seen.used else {
             return false;
         };
-        let wanted = match seen.under_way > WAITS * served.least_waiting {
+        let wanted = match served.is_queue(seen.under_way) {
             true => seen.busy,
             false => 0.0,
         };

@@ -36,6 +36,17 @@ fn looked(capacity: &Capacity, busy: f64, bytes: f64, queued: f64) -> Interval {
     }
 }
 
+/// Quarters in which a disk is always busy, with so many requests there.
+fn quarters_with(capacity: &mut Capacity, count: u32, bytes: f64, under_way: f64) {
+    for _ in 0..count {
+        let seen = Interval {
+            under_way,
+            ..looked(capacity, 1.0, bytes, 0.0)
+        };
+        capacity.step(&seen, disk(60e6));
+    }
+}
+
 fn seconds(capacity: &mut Capacity, count: u32, busy: f64, bytes: f64) {
     for _ in 0..count {
         second(capacity, busy, bytes, 0.0);
@@ -143,13 +154,7 @@ fn a_queue_that_fills_is_emptied() {
     let mut capacity = can(60e6);
     second(&mut capacity, 0.5, 59.4e6, 0.0);
     let mut fills = |under_way: f64| {
-        for _ in 0..3 {
-            let seen = Interval {
-                under_way,
-                ..looked(&capacity, 1.0, 59.3e6, 0.0)
-            };
-            capacity.step(&seen, disk(60e6));
-        }
+        quarters_with(&mut capacity, 3, 59.3e6, under_way);
         rate(&capacity)
     };
     near(fills(2.0), 59.4);
@@ -186,16 +191,7 @@ fn a_disk_that_got_faster_is_followed() {
 fn what_nobody_waits_for_is_not_missing() {
     let mut capacity = can(60e6);
     second(&mut capacity, 0.5, 59.4e6, 0.0);
-    for _ in 0..400 {
-        let seen = looked(&capacity, 1.0, 42e6, 0.0);
-        capacity.step(
-            &Interval {
-                under_way: 2.0,
-                ..seen
-            },
-            disk(60e6),
-        );
-    }
+    quarters_with(&mut capacity, 400, 42e6, 2.0);
     near(rate(&capacity), 59.4);
 }
 
@@ -205,16 +201,7 @@ fn a_pause_is_no_slower_disk() {
     let mut capacity = can(60e6);
     second(&mut capacity, 0.5, 59.4e6, 0.0);
     quarter(&mut capacity, 1.0, 1e6, 0.0);
-    for _ in 0..3 {
-        let seen = looked(&capacity, 1.0, 60e6, 0.0);
-        capacity.step(
-            &Interval {
-                under_way: 8.0,
-                ..seen
-            },
-            disk(60e6),
-        );
-    }
+    quarters_with(&mut capacity, 3, 60e6, 8.0);
     second(&mut capacity, 0.5, 59.4e6, 0.0);
     near(rate(&capacity), 59.4);
 }
