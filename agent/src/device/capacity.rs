@@ -498,6 +498,13 @@ impl Rate {
         }
     }
 
+    /// Whether what is handed out is used, so that it is divided by weight. What is not used nobody waits for: all have what they want.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        let served = self.capacity.and_then(|capacity| capacity.served);
+        served.is_none_or(|served| served.used >= NEEDED || served.waits())
+    }
+
     /// What io.cost is to hand out, a second; `None` if it is to be off.
     #[must_use]
     pub fn handed_out(&self) -> Option<Prices> {

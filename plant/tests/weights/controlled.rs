@@ -174,6 +174,7 @@ impl Controlled {
         let looked = Looked {
             seconds: interval.seconds,
             busy: interval.occupied(),
+            divided: self.io_cost.is_used(),
         };
         let used: Vec<Used> = samples
             .iter()

@@ -207,6 +207,7 @@ impl DiskCredits {
         let looked = Looked {
             seconds: interval.seconds,
             busy: interval.occupied(),
+            divided: self.own.as_ref().is_none_or(OwnIoCost::is_used),
         };
         let used = users
             .iter()

@@ -51,6 +51,11 @@ impl OwnIoCost {
         self.rate.step(contention, seen, costs);
     }
 
+    /// See [`Rate::is_used`].
+    pub(super) fn is_used(&self) -> bool {
+        self.rate.is_used()
+    }
+
     /// Enables io.cost, moves its rate, or gives both lines back.
     pub(super) fn apply(&mut self, root: &Cgroup, store: &mut KnobStore) -> Vec<Moved> {
         let Some(rate) = self.rate.handed_out() else {

@@ -58,6 +58,8 @@ pub struct Looked {
     pub seconds: f64,
     /// The part of it in which the disk had requests, 0 to 1.
     pub busy: f64,
+    /// Whether the disk is divided by weight: not where io.cost hands out more than is used.
+    pub divided: bool,
 }
 
 /// Whether tenants contend for a disk.
@@ -219,7 +221,7 @@ impl Law {
         let mut corrected = Vec::new();
         for (parent, group) in &groups {
             let above = parent.and_then(|parent| self.state(ids, parent).part);
-            let limited = self.limited(tree, ids, looked.seconds, group);
+            let limited = self.limited(tree, ids, looked, group);
             self.correct(tree, ids, looked.seconds, &limited, &sums);
             let alone = group.len() < 2;
             for mut one in self.decide(tree, ids, group, most) {
@@ -292,7 +294,7 @@ impl Law {
         &mut self,
         tree: &Tree<Demand>,
         ids: &[u64],
-        seconds: f64,
+        looked: Looked,
         group: &[NodeId],
     ) -> Vec<NodeId> {
         if !self.exact || self.in_force < LATELY {
@@ -304,14 +306,14 @@ impl Law {
         let all: f64 = group.iter().map(moved).sum();
         let leaves = |node: &NodeId| moved(node) * given < LEAVES * gives(node) * all;
         let mut limited = group.to_vec();
-        limited.retain(|node| !leaves(node));
+        limited.retain(|node| looked.divided && !leaves(node));
         // One is corrected beside another.
         if limited.len() < 2 {
             limited.clear();
         }
         for node in group.iter().filter(|node| !limited.contains(node)) {
             if let Some(state) = self.nodes.get_mut(&ids[node.index()]) {
-                state.forget(seconds);
+                state.forget(looked.seconds);
             }
         }
         limited

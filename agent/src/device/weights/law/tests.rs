@@ -31,6 +31,7 @@ fn busy() -> Looked {
     Looked {
         seconds: 0.25,
         busy: 1.0,
+        divided: true,
     }
 }
 
@@ -152,6 +153,7 @@ fn a_disk_that_rests_now_and_then_is_contended() {
             let looked = Looked {
                 seconds: 0.25,
                 busy,
+                divided: true,
             };
             law.step(&tree, &ids, looked, &used, MOST);
         }
@@ -165,7 +167,11 @@ fn a_long_interval_counts_for_a_second() {
     let (tree, nodes, ids) = tree(&[100, 100]);
     let step = |law: &mut Law, seconds| {
         let used = [waits(nodes[0], 20e6), waits(nodes[1], 30e6)];
-        let looked = Looked { seconds, busy: 1.0 };
+        let looked = Looked {
+            seconds,
+            busy: 1.0,
+            divided: true,
+        };
         law.step(&tree, &ids, looked, &used, MOST)
     };
     let mut law = Law::default();
@@ -202,6 +208,7 @@ fn siblings_are_corrected_against_each_other() {
     for _ in 0..8 {
         let quiet = Looked {
             busy: 0.1,
+            divided: true,
             ..busy()
         };
         decided = law.step(&tree, &[0, 1, 2, 3], quiet, &[], MOST);
@@ -256,6 +263,29 @@ fn who_leaves_most_of_its_part_of_io_cost_is_not_corrected() {
     assert!(modest > 1.5 * greedy, "{modest} {greedy}");
     let [greedy, careful, _] = corrections(false);
     assert!(careful > 30.0 * greedy, "{careful} {greedy}");
+}
+
+/// What io.cost hands out beyond what is used goes to whoever asks for it.
+#[test]
+fn nobody_is_corrected_while_the_disk_has_more_than_all_want() {
+    let (tree, nodes, ids) = tree(&[100, 800]);
+    let corrections = |divided| {
+        let mut law = Law::new(true);
+        let looked = Looked { divided, ..busy() };
+        let used = [waits(nodes[0], 20e6), waits(nodes[1], 20e6)];
+        for _ in 0..16 {
+            law.step(&tree, &ids, busy(), &used, MOST);
+        }
+        let mut decided = Vec::new();
+        for _ in 0..240 {
+            decided = law.step(&tree, &ids, looked, &used, MOST);
+        }
+        [decided[0].correction, decided[1].correction]
+    };
+    let [light, heavy] = corrections(false);
+    assert!(light > 0.8 && heavy < 1.2, "{light} {heavy}");
+    let [light, heavy] = corrections(true);
+    assert!(heavy > 4.0 * light, "{light} {heavy}");
 }
 
 /// A burst of many times the part counts as some seconds of it.

@@ -102,6 +102,7 @@ impl Fixture {
         let looked = Looked {
             seconds: 0.25,
             busy,
+            divided: true,
         };
         let cgroups = self.cgroups.clone();
         let find = |id| cgroups.iter().find(|cgroup| cgroup.id() == id);
