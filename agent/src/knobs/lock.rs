@@ -29,17 +29,31 @@ pub(super) fn lock(fs: &CgroupFs, state: &Path) -> Result<File, KnobStoreError> 
         .map_err(error)?;
     check_owner(state).map_err(error)?;
     let path = state.join("lock");
-    // An existing file is not truncated.
-    let opened = regular_file::open(&path, OFlags::RDWR | OFlags::CREATE);
-    let file = opened.map_err(|source| KnobStoreError::Lock {
-        path: path.clone(),
+    take(&path)?
+        .ok_or_else(|| killed(fs, &path).unwrap_or_else(|| KnobStoreError::Busy(state.to_owned())))
+}
+
+/// Takes the second lock of a state directory. A reset beside a killed agent holds it, as that one holds the first, which is
+/// free as soon as it has ended. An agent that starts takes it for a moment, after the first: so either that reset finds the
+/// first taken by it, or it finds the reset.
+///
+/// # Errors
+/// [`KnobStoreError::Resetting`] if a reset holds it; otherwise what was found there, or the system's error.
+pub(super) fn lock_reset(state: &Path) -> Result<File, KnobStoreError> {
+    take(&state.join("lock.reset"))?.ok_or_else(|| KnobStoreError::Resetting(state.to_owned()))
+}
+
+/// The file `path`, made if it is missing, and locked. `None` if another process has it locked.
+fn take(path: &Path) -> Result<Option<File>, KnobStoreError> {
+    let error = |source| KnobStoreError::Lock {
+        path: path.to_owned(),
         source,
-    })?;
+    };
+    // An existing file is not truncated.
+    let file = regular_file::open(path, OFlags::RDWR | OFlags::CREATE).map_err(error)?;
     match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(killed(fs, &path).unwrap_or_else(|| KnobStoreError::Busy(state.to_owned())))
-        }
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
         Err(e) => Err(error(e.into())),
     }
 }
@@ -113,6 +127,9 @@ pub enum KnobStoreError {
     /// Another agent holds the lock.
     #[error("another agent is running with the state directory {0}; stop it first")]
     Busy(PathBuf),
+    /// A reset restores what a killed agent has left there.
+    #[error("`justitia reset` is working on the state directory {0}; wait until it is done")]
+    Resetting(PathBuf),
     /// Another agent works on the same cgroups.
     #[error(
         "another agent is running on the cgroups at {path}, with another state directory or in a container; stop it \
@@ -145,12 +162,12 @@ pub enum KnobStoreError {
 }
 
 impl KnobStoreError {
-    /// Whether another agent is running, or was killed and has not ended.
+    /// Whether another agent or a reset is running, or an agent was killed and has not ended.
     #[must_use]
     pub const fn is_busy(&self) -> bool {
         matches!(
             self,
-            Self::Busy(_) | Self::RootBusy { .. } | Self::Killed { .. }
+            Self::Busy(_) | Self::Resetting(_) | Self::RootBusy { .. } | Self::Killed { .. }
         )
     }
 

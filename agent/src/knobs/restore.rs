@@ -9,7 +9,7 @@ use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::knob::Knob;
 
 use super::journal::{FILE_NAME, Journal, JournalEntry};
-use super::lock::{KnobStoreError, lock, lock_cgroups};
+use super::lock::{KnobStoreError, lock, lock_cgroups, lock_reset};
 use super::put_back::{
     self, KnobKey, RestoreOutcome, RestoredKnob, by_knob, is_of_cgroup, preview_entries, put_back,
     restore_entries,
@@ -160,8 +160,8 @@ pub struct Corruption {
     pub moved_to: PathBuf,
 }
 
-/// What a killed agent has left, with the locks that keep an agent from starting. One that was killed and has not ended keeps a lock, and
-/// another agent from starting, itself.
+/// What a killed agent has left, with the locks that keep an agent from starting. One that was killed and has not ended keeps the first
+/// lock of its state directory itself; then the second one keeps an agent from starting as soon as that one has ended.
 struct Left {
     journal: PathBuf,
     entries: Vec<JournalEntry>,
@@ -169,20 +169,21 @@ struct Left {
     corruption: Option<Corruption>,
     /// `None` if there is no state directory.
     state_lock: Option<File>,
+    /// If the killed one has `state_lock`.
+    _reset_lock: Option<File>,
     _cgroups_lock: Option<OwnedFd>,
     /// The killed one has not ended. As soon as it has, another agent may take the journal over: it is not changed.
     holds_on: bool,
 }
 
-/// What was locked; nothing where an agent that was killed keeps the lock.
+/// What was locked; nothing where an agent that was killed keeps the lock, which is then in `holder`.
 fn unless_killed<T>(
     locked: Result<Option<T>, KnobStoreError>,
-    holds_on: &mut bool,
+    holder: &mut Option<KnobStoreError>,
 ) -> Result<Option<T>, KnobStoreError> {
     match locked {
         Err(error @ KnobStoreError::Killed { .. }) => {
-            tracing::warn!("{error}");
-            *holds_on = true;
+            *holder = Some(error);
             Ok(None)
         }
         locked => locked,
@@ -192,10 +193,19 @@ fn unless_killed<T>(
 impl Left {
     fn read(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<Self, KnobStoreError> {
         let exists = state.try_exists().map_err(|e| state_error(state, e))?;
-        let mut holds_on = false;
-        let state_lock = exists.then(|| lock(fs, state)).transpose();
-        let state_lock = unless_killed(state_lock, &mut holds_on)?;
-        let cgroups_lock = unless_killed(lock_cgroups(fs), &mut holds_on)?;
+        let mut holder = None;
+        let lock_state =
+            |holder: &mut _| unless_killed(exists.then(|| lock(fs, state)).transpose(), holder);
+        let mut state_lock = lock_state(&mut holder)?;
+        let reset_lock = holder.take().map(|_| lock_reset(state)).transpose()?;
+        if reset_lock.is_some() {
+            // It may have ended, and another agent may have come, before the second lock was ours.
+            state_lock = lock_state(&mut holder)?;
+        }
+        let cgroups_lock = unless_killed(lock_cgroups(fs), &mut holder)?;
+        if let Some(holder) = &holder {
+            tracing::warn!("{holder}");
+        }
         let journal = state.join(FILE_NAME);
         let mut contents = Journal::read(&journal)?;
         let corruption = match contents.corruption {
@@ -214,8 +224,9 @@ impl Left {
             unknown: contents.unknown,
             corruption,
             state_lock,
+            _reset_lock: reset_lock,
             _cgroups_lock: cgroups_lock,
-            holds_on,
+            holds_on: holder.is_some(),
         })
     }
 }

@@ -11,7 +11,7 @@ use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 use justitia_kernel::knob::{Knob, read_raw, write_raw};
 
 use super::journal::{FILE_NAME, Journal, JournalEntry};
-use super::lock::{KnobStoreError, lock, lock_cgroups};
+use super::lock::{KnobStoreError, lock, lock_cgroups, lock_reset};
 use super::put_back::{
     self, KnobKey, ReadOnly, RestoredKnob, Until, Unwritable, WriteKnob, WriteOutcome, by_knob,
     is_refusal, restore_entries,
@@ -77,9 +77,10 @@ impl KnobStore {
     /// [`KnobStore::retry_restores`].
     ///
     /// # Errors
-    /// If another agent runs, or the journal cannot be read or written, or is corrupt.
+    /// If another agent or a reset runs, or the journal cannot be read or written, or is corrupt.
     pub fn open(fs: &CgroupFs, state: &Path) -> Result<(Self, Vec<RestoredKnob>), KnobStoreError> {
         let locks = (lock(fs, state)?, lock_cgroups(fs)?);
+        drop(lock_reset(state)?);
         let path = state.join(FILE_NAME);
         let mut contents = Journal::read(&path)?;
         if let Some(corruption) = contents.corruption {

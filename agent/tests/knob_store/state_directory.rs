@@ -61,15 +61,13 @@ fn a_second_agent_with_another_state_directory_is_refused() {
     KnobStore::open(&tree.fs, &other).unwrap();
 }
 
-/// Its main thread, which writes the knobs, has ended; another one waits in the kernel for memory.
-#[test]
-fn what_a_killed_agent_has_left_is_restored_though_it_has_not_ended() {
+/// The state of a thread of the process 7, of which the kernel says that it holds the tree's locks.
+fn holder(tree: &Tree, thread: u32, state: &str, pending: &str) {
     use std::os::unix::fs::MetadataExt;
-    let tree = Tree::new(&["a"]);
-    std::fs::write(tree.path("memory.reclaim"), "").unwrap();
-    let (mut killed, _) = tree.open();
-    killed.set(&tree.cgroup("a"), KNOB, "5000").unwrap();
-    // As the kernel tells it.
+    let directory = tree.path(&format!("proc/7/task/{thread}"));
+    std::fs::create_dir_all(&directory).unwrap();
+    let status = format!("State:\t{state}\nSigPnd:\t{pending}\n");
+    std::fs::write(directory.join("status"), status).unwrap();
     let locks = [tree.state().join("lock"), tree.path("memory.reclaim")].map(|path| {
         let file = path.metadata().unwrap();
         let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
@@ -78,19 +76,27 @@ fn what_a_killed_agent_has_left_is_restored_though_it_has_not_ended() {
             file.ino()
         )
     });
-    let state = |thread: u32, state: &str, pending: &str| {
-        let directory = tree.path(&format!("proc/7/task/{thread}"));
-        std::fs::create_dir_all(&directory).unwrap();
-        let status = format!("State:\t{state}\nSigPnd:\t{pending}\n");
-        std::fs::write(directory.join("status"), status).unwrap();
-    };
-    state(7, "S (sleeping)", "0000000000000000");
-    state(8, "D (disk sleep)", "0000000000000100");
     std::fs::write(tree.path("proc/locks"), locks.concat()).unwrap();
+}
+
+/// Its main thread, which writes the knobs, has ended; another one waits in the kernel for memory.
+fn holder_is_killed(tree: &Tree) {
+    holder(tree, 7, "Z (zombie)", "0000000000000000");
+    holder(tree, 8, "D (disk sleep)", "0000000000000100");
+}
+
+#[test]
+fn what_a_killed_agent_has_left_is_restored_though_it_has_not_ended() {
+    let tree = Tree::new(&["a"]);
+    std::fs::write(tree.path("memory.reclaim"), "").unwrap();
+    let (mut killed, _) = tree.open();
+    killed.set(&tree.cgroup("a"), KNOB, "5000").unwrap();
+    holder(&tree, 7, "S (sleeping)", "0000000000000000");
+    holder(&tree, 8, "D (disk sleep)", "0000000000000100");
     let error = reset(&tree.fs, &tree.state(), false).unwrap_err();
     assert!(matches!(error, KnobStoreError::Busy(_)), "{error}");
 
-    state(7, "Z (zombie)", "0000000000000000");
+    holder_is_killed(&tree);
     let refused = KnobStore::open(&tree.fs, &tree.state()).unwrap_err();
     let told = refused.to_string();
     assert!(
@@ -106,6 +112,45 @@ fn what_a_killed_agent_has_left_is_restored_though_it_has_not_ended() {
         assert_eq!(tree.low("a"), "1000");
         assert!(tree.state().join("ledger").exists(), "the next start's");
     }
+}
+
+/// It ends while a reset has read its journal and not yet written: an agent that started then would have its knobs set back.
+#[test]
+fn no_agent_starts_beside_a_reset_of_what_a_killed_one_has_left() {
+    use rustix::fs::{CWD, FlockOperation, flock, mkfifoat};
+    let tree = Tree::new(&["a"]);
+    tree.killed(&[("a", "5000")]);
+    std::fs::write(tree.path("memory.reclaim"), "").unwrap();
+    let held = [tree.state().join("lock"), tree.path("memory.reclaim")].map(|path| {
+        let file = std::fs::File::create(path).unwrap();
+        flock(&file, FlockOperation::LockExclusive).unwrap();
+        file
+    });
+    holder_is_killed(&tree);
+    let knob = tree.path("a/memory.low");
+    std::fs::remove_file(&knob).unwrap();
+    mkfifoat(CWD, &knob, 0o600.into()).unwrap();
+
+    let (fs, state) = (tree.fs.clone(), tree.state());
+    let resetting = std::thread::spawn(move || reset(&fs, &state, false));
+    // Opened once the reset reads the knob, which it does before it writes it.
+    let mut value = std::fs::OpenOptions::new().write(true).open(&knob).unwrap();
+    drop(held);
+    let ledger = tree.state().join("ledger");
+    std::fs::rename(&ledger, tree.state().join("aside")).unwrap();
+    let refused = KnobStore::open(&tree.fs, &tree.state());
+    let again = reset(&tree.fs, &tree.state(), false);
+    std::io::Write::write_all(&mut value, b"1000\n").unwrap();
+    drop(value);
+    let done = resetting.join().unwrap().unwrap();
+    assert_eq!(outcomes(done.restored), [restored("a")]);
+    let refused = refused.unwrap_err();
+    assert!(
+        matches!(refused, KnobStoreError::Resetting(_)) && refused.is_busy(),
+        "{refused}"
+    );
+    assert_eq!(again.unwrap(), ResetReport::default(), "nothing is left");
+    tree.open();
 }
 
 #[test]
