@@ -157,7 +157,9 @@ pub struct Corruption {
     /// How many lines could not be read, at least 1.
     pub lines: usize,
     /// Where the file is now.
-    pub moved_to: PathBuf,
+    pub file: PathBuf,
+    /// It was not moved, as a killed agent has not ended. No agent starts with it.
+    pub stays: bool,
 }
 
 /// What a killed agent has left, with the locks that keep an agent from starting. One that was killed and has not ended keeps the first
@@ -206,13 +208,19 @@ impl Left {
         if let Some(holder) = &holder {
             tracing::warn!("{holder}");
         }
+        let holds_on = holder.is_some();
         let journal = state.join(FILE_NAME);
         let mut contents = Journal::read(&journal)?;
         let corruption = match contents.corruption {
             Some(error) if !salvage => return Err(error.into()),
             corruption => corruption.map(|_| Corruption {
                 lines: contents.corrupt_lines,
-                moved_to: state.join(CORRUPT_FILE_NAME),
+                file: state.join(if holds_on {
+                    FILE_NAME
+                } else {
+                    CORRUPT_FILE_NAME
+                }),
+                stays: holds_on,
             }),
         };
         contents
@@ -226,7 +234,7 @@ impl Left {
             state_lock,
             _reset_lock: reset_lock,
             _cgroups_lock: cgroups_lock,
-            holds_on: holder.is_some(),
+            holds_on,
         })
     }
 }
@@ -253,11 +261,11 @@ pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, 
         return Ok(ResetReport {
             restored,
             unknown: left.unknown.len(),
-            corruption: None,
+            corruption: left.corruption,
         });
     }
     if let Some(corruption) = &left.corruption {
-        std::fs::rename(path, &corruption.moved_to).map_err(|e| state_error(state, e))?;
+        std::fs::rename(path, &corruption.file).map_err(|e| state_error(state, e))?;
     }
     if failed.is_empty() && left.unknown.is_empty() {
         match std::fs::remove_file(path) {

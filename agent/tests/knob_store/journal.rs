@@ -50,13 +50,21 @@ fn a_corrupt_journal_is_refused_and_intact_entries_can_be_salvaged() {
     let done = reset(&tree.fs, &tree.state(), true).unwrap();
     let back = [restored("a"), ("c".to_owned(), foreign)];
     assert_eq!(outcomes(done.restored), back);
-    let moved_to = tree.state().join("ledger.corrupt");
-    assert_eq!(done.corruption, Some(Corruption { lines: 1, moved_to }));
+    assert_eq!(done.corruption, Some(moved(&tree, 1)));
     let lows: Vec<String> = ["a", "b", "c"].iter().map(|n| tree.low(n)).collect();
     assert_eq!(lows, ["1000", "5000", "3333"], "the entry of b is corrupt");
     let text = std::fs::read_to_string(tree.state().join("ledger.corrupt")).unwrap();
     assert_eq!(text, bad);
     tree.open();
+}
+
+/// The loss of so many lines of a tree's journal, which was moved.
+fn moved(tree: &Tree, lines: usize) -> Corruption {
+    Corruption {
+        lines,
+        file: tree.state().join("ledger.corrupt"),
+        stays: false,
+    }
 }
 
 #[test]
@@ -66,9 +74,8 @@ fn salvaging_a_journal_without_intact_lines_reports_the_loss() {
         tree.killed(&[("a", "5000")]);
         std::fs::write(tree.state().join("ledger"), text).unwrap();
         let done = reset(&tree.fs, &tree.state(), true).unwrap();
-        let moved_to = tree.state().join("ledger.corrupt");
         assert_eq!(done.restored, []);
-        assert_eq!(done.corruption, Some(Corruption { lines, moved_to }));
+        assert_eq!(done.corruption, Some(moved(&tree, lines)));
     }
 }
 

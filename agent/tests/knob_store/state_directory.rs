@@ -112,6 +112,26 @@ fn what_a_killed_agent_has_left_is_restored_though_it_has_not_ended() {
         assert_eq!(tree.low("a"), "1000");
         assert!(tree.state().join("ledger").exists(), "the next start's");
     }
+
+    let file = tree.state().join("ledger");
+    let corrupt = std::fs::read_to_string(&file).unwrap() + "what\n";
+    std::fs::write(&file, &corrupt).unwrap();
+    tree.write("a", "5000");
+    let error = reset(&tree.fs, &tree.state(), false).unwrap_err();
+    assert!(error.is_corruption(), "{error}");
+    for reset in [preview_reset, reset] {
+        let done = reset(&tree.fs, &tree.state(), true).unwrap();
+        assert_eq!(outcomes(done.restored), [restored("a")]);
+        let (lines, file) = (1, file.clone());
+        let loss = Corruption {
+            lines,
+            file,
+            stays: true,
+        };
+        assert_eq!(done.corruption, Some(loss));
+    }
+    assert_eq!(tree.low("a"), "1000");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), corrupt);
 }
 
 /// It ends while a reset has read its journal and not yet written: an agent that started then would have its knobs set back.

@@ -49,17 +49,26 @@ pub(super) fn corruption(corruption: &Corruption, dry_run: bool) -> String {
     } else {
         "lines"
     };
-    let (is, moved) = if dry_run {
-        ("is", "it would be moved to")
+    let file = encode(corruption.file.as_os_str());
+    let is = if dry_run || corruption.stays {
+        "is"
     } else {
-        ("was", "it is now")
+        "was"
+    };
+    let moved = if corruption.stays {
+        format!(
+            "it stays {file} as the killed agent has not ended: give `justitia reset --salvage` again once it has"
+        )
+    } else if dry_run {
+        format!("it would be moved to {file}")
+    } else {
+        format!("it is now {file}")
     };
     format!(
-        "the knob journal {is} corrupt: {} {lines} of it could not be read, and {moved} {}. Knobs that only those lines \
+        "the knob journal {is} corrupt: {} {lines} of it could not be read, and {moved}. Knobs that only those lines \
          named may still have the agent's values: check memory.low (0 unless somebody has set it), memory.high (max) and \
          the lines of disks in io.weight and io.bfq.weight (none) of your cgroups, vm.dirty_background_ratio (10) and vm.vfs_cache_pressure (100)",
         corruption.lines,
-        encode(corruption.moved_to.as_os_str()),
     )
 }
 
@@ -73,7 +82,7 @@ pub(super) fn corruption_json(found: &Corruption, dry_run: bool) -> serde_json::
         "state": "corrupt",
         "error": corruption(found, dry_run),
         "lines": found.lines,
-        "file": encode(found.moved_to.as_os_str()),
+        "file": encode(found.file.as_os_str()),
     })
 }
 
@@ -164,7 +173,8 @@ mod tests {
         assert_eq!(restored(&failed, true), "a memory.low cannot be read: x");
         let found = Corruption {
             lines: 1,
-            moved_to: "/run/x/ledger.corrupt".into(),
+            file: "/run/x/ledger.corrupt".into(),
+            stays: false,
         };
         let message = corruption(&found, true);
         assert!(
@@ -177,7 +187,8 @@ mod tests {
     fn the_message_about_a_corrupt_journal_names_the_knobs_to_check() {
         let found = Corruption {
             lines: 3,
-            moved_to: "/run/x/ledger.corrupt".into(),
+            file: "/run/x/ledger.corrupt".into(),
+            stays: false,
         };
         let message = corruption(&found, false);
         for part in [
@@ -197,5 +208,15 @@ mod tests {
             (&"corrupt".into(), &3.into())
         );
         assert_eq!(row["file"], "/run/x/ledger.corrupt");
+        let stays = Corruption {
+            lines: 1,
+            file: "/run/x/ledger".into(),
+            stays: true,
+        };
+        let message = corruption(&stays, false);
+        assert!(
+            message.contains("is corrupt") && message.contains("it stays /run/x/ledger as"),
+            "{message}"
+        );
     }
 }
