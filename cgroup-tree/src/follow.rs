@@ -1,5 +1,6 @@
 //! Following the kernel: adding cgroups to the tree and removing them, by rescans and by the kernel's events.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use justitia_kernel::cgroup::{Cgroup, CgroupId, Ownership};
@@ -75,8 +76,12 @@ impl<M> CgroupTree<M> {
             Ok(children) => children,
             Err(error) => return self.note_unread(&error),
         };
+        #[cfg(test)]
+        {
+            self.scans += 1;
+        }
         // Those that are left out now say so again.
-        let had_untracked = self.set_untracked_child(id, false);
+        let had_untracked = self.untracked(id).map(std::mem::take);
         let events_lost = std::mem::take(&mut self.events_lost);
         for child in children {
             if self.is_collapsed(id) {
@@ -92,22 +97,40 @@ impl<M> CgroupTree<M> {
             }
         }
         // One that could not be read may be one of them.
-        if self.events_lost && had_untracked {
-            self.set_untracked_child(id, true);
+        if self.events_lost
+            && let Some(untracked) = self.untracked(id)
+        {
+            untracked.extend(had_untracked.into_iter().flatten());
         }
         self.events_lost |= events_lost;
     }
 
-    /// Notes whether a child of `id`, perhaps the root, is left out; returns what was noted before.
-    fn set_untracked_child(&mut self, id: CgroupId, has: bool) -> bool {
-        let noted = match self.node_id(id) {
-            None => Some(&mut self.has_untracked_child),
-            Some(id) => self
-                .nodes
-                .get_mut(&id)
-                .map(|node| &mut node.has_untracked_child),
+    /// Adds children of `id` that were left out, as long as there is a place for one. The directory is not listed: of ten
+    /// thousand cgroups that would take a second, for each one that is removed.
+    fn add_untracked(&mut self, id: CgroupId, rules: &[Rule], now: Instant, changes: &mut Changes) {
+        let Some(cgroup) = self.cgroup(id) else {
+            return;
         };
-        noted.is_some_and(|noted| std::mem::replace(noted, has))
+        while let Some(name) = self.untracked(id).and_then(BTreeSet::pop_first) {
+            let lost = std::mem::take(&mut self.events_lost);
+            match cgroup.child(&name) {
+                Ok(child) => self.add(child, self.node_id(id), rules, now, changes),
+                Err(error) => self.note_unread(&error),
+            }
+            let unread = self.events_lost;
+            self.events_lost |= lost;
+            let Some(untracked) = self.untracked(id) else {
+                return;
+            };
+            // It is left out again, or could not be read.
+            if unread {
+                untracked.insert(name);
+                return;
+            }
+            if untracked.contains(&name) {
+                return;
+            }
+        }
     }
 
     /// Reads again which controllers a known cgroup has. Without the memory controller it is no tenant.
@@ -168,7 +191,7 @@ impl<M> CgroupTree<M> {
             departed: Departed::default(),
             held: 0,
             used: 0,
-            has_untracked_child: false,
+            untracked: BTreeSet::new(),
             overrides,
             in_delegation,
             owner_is_author,
@@ -227,7 +250,10 @@ impl<M> CgroupTree<M> {
             Admission::Granted => true,
             Admission::Denied => {
                 if root.is_none() {
-                    self.set_untracked_child(parent.unwrap_or(self.root.id()), true);
+                    let untracked = self.untracked(parent.unwrap_or(self.root.id()));
+                    if let (Some(untracked), Some(name)) = (untracked, cgroup.name()) {
+                        untracked.insert(name.to_owned());
+                    }
                 }
                 false
             }
@@ -372,14 +398,21 @@ impl<M> CgroupTree<M> {
                     }
                 }
             }
-            WatchEvent::CgroupRemoved { parent, id, .. } => {
+            WatchEvent::CgroupRemoved { parent, name, id } => {
                 self.top_level_changed |= parent == self.root.id();
                 if let Some(id) = id {
                     self.remove(id, changes);
                 }
                 // It was left out itself, or there is a place for one that was.
-                if self.has_untracked_child(parent) {
+                let untracked = self.untracked(parent);
+                let has_more = untracked.is_some_and(|names| {
+                    names.remove(&name);
+                    !names.is_empty()
+                });
+                if has_more && self.is_delegated(parent) {
                     self.limiter.enqueue(parent, RefreshKind::Children);
+                } else if has_more {
+                    self.add_untracked(parent, rules, now, changes);
                 }
             }
             WatchEvent::PopulatedChanged { id } => {

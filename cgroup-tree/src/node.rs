@@ -1,6 +1,7 @@
 //! One cgroup of the tree, and whose settings count for it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::{Cgroup, CgroupId, Ownership};
@@ -25,9 +26,9 @@ pub struct Node<M> {
     pub excluded: Vec<Cgroup>,
     /// File pages and reclaimable slab of the excluded children, bytes.
     pub excluded_cache: u64,
-    /// Whether a child was left out: for lack of file descriptors, or because as many cgroups as there may be (10,000) are
-    /// tracked.
-    pub(crate) has_untracked_child: bool,
+    /// The names of children that were left out: for lack of file descriptors, or because as many cgroups as there may be
+    /// (10,000) are tracked.
+    pub(crate) untracked: BTreeSet<OsString>,
     /// The administrator's rules about it.
     pub(crate) overrides: Override,
     /// Whether it lies in a delegated subtree: its parent is delegated, so others than the administrator may have made
@@ -177,7 +178,7 @@ impl<M> Node<M> {
     /// Whether it has children that are no tenants. Reclaim from this cgroup would take from those, too.
     #[must_use]
     pub fn has_unmanaged_children(&self) -> bool {
-        self.has_untracked_child || !self.excluded.is_empty()
+        !self.untracked.is_empty() || !self.excluded.is_empty()
     }
 
     /// Reads what its excluded children hold.

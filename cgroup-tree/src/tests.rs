@@ -366,11 +366,42 @@ fn a_cgroup_that_was_left_out_is_tracked_or_forgotten_when_one_is_removed() {
                 seen.0.nodes.values().any(|n| n.cgroup.path() == path) == tracked
             };
             let removed = ["x", "y"].into_iter().find(is_tracked).unwrap();
+            seen.0.scans = 0;
             std::fs::remove_dir_all(path.join(removed)).unwrap();
             let changes = seen.0.process_events(&[], Instant::now());
             assert_eq!(changes.added.len(), usize::from(tracked));
+            assert_eq!(seen.0.scans, changes.added.len(), "of what was added");
             assert!(!seen.0.has_unmanaged_cgroups(), "{parent:?} {tracked}");
             assert!(seen.0.limitations().is_empty());
         }
     }
+}
+
+/// Neither for those that are tracked nor for those that are left out.
+#[test]
+fn a_directory_is_not_listed_for_each_cgroup_that_is_removed() {
+    const TOTAL: usize = 50;
+    let dir = tempfile::tempdir().unwrap();
+    let path = |n: usize| dir.path().join(format!("{n}"));
+    for n in 0..3 * TOTAL {
+        cgroup(&path(n), 0, 100);
+    }
+    let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+    let mut seen = Fixture(CgroupTree::new(&fs, false, |_| ()));
+    seen.0.quota = CgroupQuota::with_total(TOTAL);
+    seen.0.rescan(&[], Instant::now(), &mut Changes::default());
+    assert_eq!(seen.0.len(), TOTAL);
+    seen.0.scans = 0;
+    let mut changes = Changes::default();
+    for n in 0..2 * TOTAL {
+        std::fs::remove_dir_all(path(n)).unwrap();
+        let change = seen.0.process_events(&[], Instant::now());
+        changes.added.extend(change.added);
+        changes.removed.extend(change.removed);
+        assert_eq!(seen.0.len(), TOTAL);
+    }
+    assert_eq!(changes.added.len(), changes.removed.len());
+    // Of one that is added the children are looked for.
+    assert_eq!(seen.0.scans, changes.added.len());
+    assert!(!seen.0.has_unmanaged_cgroups());
 }

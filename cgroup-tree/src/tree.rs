@@ -1,6 +1,7 @@
 //! The tree's state, and walks over it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::time::Instant;
 
 use justitia_api::escape;
@@ -35,12 +36,15 @@ pub struct CgroupTree<M> {
     pub(crate) top_level: Vec<CgroupId>,
     /// Excluded cgroups right below the root.
     pub(crate) excluded: Vec<Cgroup>,
-    /// Whether a cgroup right below the root was left out, as in [`Node::has_unmanaged_children`].
-    pub(crate) has_untracked_child: bool,
+    /// The cgroups right below the root that were left out, as in [`Node::untracked`].
+    pub(crate) untracked: BTreeSet<OsString>,
     pub(crate) watcher: Option<TreeWatcher>,
     /// Whether cgroup2 is mounted with `nsdelegate`: only processes outside a cgroup namespace may write the files of its
     /// root.
     pub(crate) nsdelegate: bool,
+    /// How many directories were listed.
+    #[cfg(test)]
+    pub(crate) scans: usize,
     /// Whether any disk has the BFQ scheduler: then `io.bfq.weight` is the weight that is in effect.
     pub(crate) bfq: bool,
     /// Why events do not report every change, if so.
@@ -75,7 +79,9 @@ impl<M> CgroupTree<M> {
             nodes: HashMap::new(),
             top_level: Vec::new(),
             excluded: Vec::new(),
-            has_untracked_child: false,
+            untracked: BTreeSet::new(),
+            #[cfg(test)]
+            scans: 0,
             watcher,
             nsdelegate: fs.nsdelegate(),
             bfq,
@@ -157,7 +163,7 @@ impl<M> CgroupTree<M> {
     /// Whether there are cgroups that are no tenants. Reclaim from the root by `memory.reclaim` would take from those, too.
     pub fn has_unmanaged_cgroups(&mut self) -> bool {
         self.excluded.retain(Cgroup::is_alive);
-        self.has_untracked_child
+        !self.untracked.is_empty()
             || !self.excluded.is_empty()
             || self.nodes.values().any(Node::has_unmanaged_children)
     }
@@ -168,16 +174,19 @@ impl<M> CgroupTree<M> {
         std::mem::take(&mut self.top_level_changed)
     }
 
-    /// Whether a child of `id`, perhaps the root, is left out.
-    pub(crate) fn has_untracked_child(&self, id: CgroupId) -> bool {
-        let node = self.nodes.get(&id).map(|node| node.has_untracked_child);
-        node.unwrap_or(id == self.root.id() && self.has_untracked_child)
+    /// The children of `id`, perhaps the root, that are left out.
+    pub(crate) fn untracked(&mut self, id: CgroupId) -> Option<&mut BTreeSet<OsString>> {
+        if id == self.root.id() {
+            return Some(&mut self.untracked);
+        }
+        self.nodes.get_mut(&id).map(|node| &mut node.untracked)
     }
 
     /// Which cgroups are not tracked on their own, and why.
     #[must_use]
     pub fn limitations(&self) -> Vec<String> {
-        let full = self.has_untracked_child || self.nodes.values().any(|n| n.has_untracked_child);
+        let full = !self.untracked.is_empty()
+            || self.nodes.values().any(|node| !node.untracked.is_empty());
         self.quota.limitations(full, |id| self.path(id))
     }
 
