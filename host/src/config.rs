@@ -11,6 +11,7 @@ use justitia_share::Weight;
 use serde::{Deserialize, Deserializer};
 
 use crate::discover::Found;
+use crate::socket::Socket;
 
 /// Where it is looked for.
 pub const DEFAULT_PATH: &str = "/etc/justitia/host.toml";
@@ -117,6 +118,18 @@ impl Config {
             },
             None => self.discover && !found.is_of_a_login_user(),
         }
+    }
+
+    /// The VM as it is configured, its weight, and its minimum.
+    pub(crate) fn of(&self, mut found: Found) -> (Found, Weight, u64) {
+        let Some(vm) = self.vms.iter().find(|vm| vm.name == found.name) else {
+            let weight = found.weight;
+            return (found, weight, 0);
+        };
+        found.qmp = vm.qmp.clone().map(Socket::trusted).or(found.qmp);
+        found.channel = vm.channel.clone().map(Socket::trusted).or(found.channel);
+        let weight = vm.weight.unwrap_or(found.weight);
+        (found, weight, vm.min)
     }
 
     /// The memory that there is for VMs on a host of `total` bytes.

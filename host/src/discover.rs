@@ -133,6 +133,20 @@ fn is_domain(directory: &Path, name: &str, pid: u32) -> bool {
     noted.is_some_and(|noted| noted.trim().parse() == Ok(pid))
 }
 
+/// `MemTotal` and `MemAvailable`, bytes.
+pub(crate) fn memory() -> std::io::Result<(u64, u64)> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib << 10)
+    };
+    let both = field("MemTotal:").zip(field("MemAvailable:"));
+    both.ok_or_else(|| {
+        std::io::Error::other("expected MemTotal and MemAvailable in kB, found neither")
+    })
+}
+
 fn read_at_most(path: &str, most: u64) -> Option<Vec<u8>> {
     use std::io::Read;
     let mut content = Vec::new();

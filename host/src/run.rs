@@ -17,11 +17,10 @@ use serde::Serialize;
 
 use crate::channel::Agent;
 use crate::config::Config;
-use crate::discover::{self, Found, Process};
+use crate::discover::{self, Process};
 use crate::duplicates::{self, Duplicates};
 use crate::journal::{Entry, Journal, JournalError, MAX_VMS, Outcome};
 use crate::law::{Balloon, Host, Law, Order, Place, Plan, Report, Vm as LawVm};
-use crate::socket::Socket;
 use crate::status::{self, DUPLICATES_TIMEOUT, Status, Told, VmStatus, words};
 use crate::vm::{Common, Seen, Vm, Wanted, lock};
 
@@ -29,6 +28,8 @@ use crate::vm::{Common, Seen, Vm, Wanted, lock};
 const TICK: Duration = Duration::from_millis(250);
 /// How often VMs are looked for.
 const DISCOVER: Duration = Duration::from_secs(5);
+/// How often balloons of VMs that are not managed are tried again: a monitor that hangs holds up the others meanwhile.
+const RETRY: Duration = Duration::from_secs(60);
 /// At the end, balloons that could not be restored are tried again for so long.
 const RESTORE: Duration = Duration::from_secs(5);
 /// The balloon of a VM with a channel is left alone for so long, milliseconds: its agent may answer yet.
@@ -96,6 +97,8 @@ struct Daemon {
     planned: Vec<Process>,
     memory: (u64, u64),
     discovered: Option<Instant>,
+    /// When balloons of VMs that are not managed were tried last.
+    retried: Instant,
     /// What balloons were asked to leave at the start that had been left changed.
     restored: BTreeMap<Process, u64>,
     /// systemd, which waits for that, was told that it is ready.
@@ -137,6 +140,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
         planned: Vec::new(),
         memory: (0, 0),
         discovered: None,
+        retried: Instant::now(),
         restored,
         is_told: false,
     };
@@ -225,12 +229,13 @@ impl Daemon {
     fn tick(&mut self) -> Result<(), RunError> {
         self.is_told = self.is_told || service_manager::tell("READY=1");
         let now = self.common.now();
-        self.memory = memory().map_err(|source| RunError::Io {
+        self.memory = discover::memory().map_err(|source| RunError::Io {
             what: "the host's memory, /proc/meminfo".to_owned(),
             source,
         })?;
         if self.discovered.is_none_or(|at| at.elapsed() >= DISCOVER) {
             self.discover();
+            self.clear_journal();
             self.discovered = Some(Instant::now());
         }
         self.forget_gone();
@@ -347,16 +352,37 @@ impl Daemon {
             }
         }
         self.vms.retain(|process, _| !left.contains(process));
-        let restored = lock(&self.common.journal).restore(|process| left.contains(&process));
-        for (entry, outcome) in restored.unwrap_or_else(|error| {
-            tracing::warn!("{error}");
-            Vec::new()
-        }) {
+        for (entry, outcome) in self.restore(|process| left.contains(&process)) {
             if let Outcome::Failed(error) = outcome {
-                tracing::warn!(vm = entry.name, %error, "its balloon is tried again at the end");
+                tracing::warn!(vm = entry.name, %error, "its balloon is tried again");
                 // If it is managed again before.
                 self.restored
                     .extend(entry.balloon.map(|balloon| (entry.process, balloon)));
+            }
+        }
+    }
+
+    fn restore(&self, which: impl Fn(Process) -> bool) -> Vec<(Entry, Outcome)> {
+        let restored = lock(&self.common.journal).restore(which);
+        restored.unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            Vec::new()
+        })
+    }
+
+    /// Takes VMs that are not managed out of the journal: those that have ended, and now and then those whose balloons can be
+    /// restored by now.
+    fn clear_journal(&mut self) {
+        let is_due = self.retried.elapsed() >= RETRY;
+        if is_due {
+            self.retried = Instant::now();
+        }
+        let is_left = |process: Process| !self.vms.contains_key(&process);
+        let done = self.restore(|process| is_left(process) && (is_due || !discover::runs(process)));
+        for (entry, outcome) in done {
+            if !matches!(outcome, Outcome::Failed(_)) {
+                tracing::info!(vm = entry.name, ?outcome, "it is in the journal no more");
+                self.restored.remove(&entry.process);
             }
         }
     }
@@ -380,14 +406,14 @@ impl Daemon {
         }
         for found in vms {
             if let Some(managed) = self.vms.get_mut(&found.process) {
-                let (_, weight, minimum) = configured(found, &self.options.config);
+                let (_, weight, minimum) = self.options.config.of(found);
                 (managed.weight, managed.minimum) = (weight, minimum);
                 continue;
             }
             if self.vms.len() >= MAX_VMS {
                 continue;
             }
-            let (found, weight, minimum) = configured(found, &self.options.config);
+            let (found, weight, minimum) = self.options.config.of(found);
             if found.qmp.is_none() && found.channel.is_none() && !found.libvirt {
                 tracing::debug!(
                     vm = found.name,
@@ -496,32 +522,6 @@ impl Daemon {
 /// Plain data always serialises.
 fn json<T: Serialize>(document: &T) -> Vec<u8> {
     serde_json::to_vec(document).unwrap_or_default()
-}
-
-/// `MemTotal` and `MemAvailable`, bytes.
-fn memory() -> std::io::Result<(u64, u64)> {
-    let text = std::fs::read_to_string("/proc/meminfo")?;
-    let field = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib << 10)
-    };
-    let both = field("MemTotal:").zip(field("MemAvailable:"));
-    both.ok_or_else(|| {
-        std::io::Error::other("expected MemTotal and MemAvailable in kB, found neither")
-    })
-}
-
-/// The VM as it is configured.
-fn configured(mut found: Found, config: &Config) -> (Found, Weight, u64) {
-    let Some(vm) = config.vms.iter().find(|vm| vm.name == found.name) else {
-        let weight = found.weight;
-        return (found, weight, 0);
-    };
-    found.qmp = vm.qmp.clone().map(Socket::trusted).or(found.qmp);
-    found.channel = vm.channel.clone().map(Socket::trusted).or(found.channel);
-    let weight = vm.weight.unwrap_or(found.weight);
-    (found, weight, vm.min)
 }
 
 const fn id(process: Process) -> u64 {

@@ -7,6 +7,7 @@ mod daemon {
 }
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use justitia_host::channel::Agent;
 use justitia_host::config::Config;
@@ -16,7 +17,8 @@ use justitia_host::run::{Options, reset, run};
 use justitia_host::socket::Socket;
 
 use daemon::peers::{
-    CACHED, DISK, Daemon, MIB, Manner, Qemu, RAM, ServiceManager, agent, monitor, own, wait_until,
+    Balloon, CACHED, DISK, Daemon, MIB, Manner, Qemu, RAM, ServiceManager, agent, monitor, own,
+    wait_until,
 };
 
 /// More than any host has: each VM holds more than it is entitled to.
@@ -48,6 +50,16 @@ fn daemon_itself() {
         observe: std::env::var("JUSTITIA_HOST_OBSERVE").unwrap() == "1",
     })
     .unwrap();
+}
+
+/// A VM and the daemon that has moved its balloon.
+fn moved(name: &str, directory: &Path) -> (Qemu, Arc<Mutex<Balloon>>, Daemon) {
+    let qemu = Qemu::start(name, None);
+    let balloon = monitor(&directory.join(format!("{name}.qmp")));
+    let config = SHORT.to_owned() + &vm(name, directory, &["qmp"]);
+    let daemon = Daemon::start(directory, &config, false);
+    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+    (qemu, balloon, daemon)
 }
 
 fn kills(times: usize) {
@@ -95,11 +107,7 @@ fn balloons_are_restored_after_fifty_kills() {
 #[test]
 fn a_stop_signal_restores() {
     let directory = tempfile::tempdir().unwrap();
-    let _qemu = Qemu::start("stopped", None);
-    let balloon = monitor(&directory.path().join("stopped.qmp"));
-    let config = SHORT.to_owned() + &vm("stopped", directory.path(), &["qmp"]);
-    let mut daemon = Daemon::start(directory.path(), &config, false);
-    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+    let (_qemu, balloon, mut daemon) = moved("stopped", directory.path());
     daemon.stop();
     let now = balloon.lock().unwrap();
     assert_eq!((now.actual, now.interval), (RAM, 0));
@@ -129,13 +137,10 @@ fn a_balloon_that_could_not_be_given_back_is_given_back_later() {
 #[test]
 fn a_balloon_that_could_not_be_restored_at_the_start_is_restored_later() {
     let directory = tempfile::tempdir().unwrap();
-    let _qemu = Qemu::start("late", None);
-    let balloon = monitor(&directory.path().join("late.qmp"));
-    let own = vm("late", directory.path(), &["qmp"]);
-    let mut daemon = Daemon::start(directory.path(), &(SHORT.to_owned() + &own), false);
-    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+    let (_qemu, balloon, mut daemon) = moved("late", directory.path());
     daemon.kill();
     balloon.lock().unwrap().refuses = 1;
+    let own = vm("late", directory.path(), &["qmp"]);
     let config = format!("headroom = \"1MiB\"\n{own}");
     let mut next = Daemon::start(directory.path(), &config, false);
     wait_until("it is restored", || {
@@ -147,19 +152,32 @@ fn a_balloon_that_could_not_be_restored_at_the_start_is_restored_later() {
     assert_eq!((now.actual, now.interval), (RAM, 0));
 }
 
-#[test]
-fn a_balloon_that_could_not_be_restored_when_its_vm_was_left_is_restored_later() {
-    let directory = tempfile::tempdir().unwrap();
-    let _qemu = Qemu::start("left", None);
-    let balloon = monitor(&directory.path().join("left.qmp"));
-    let own = vm("left", directory.path(), &["qmp"]);
-    let daemon = Daemon::start(directory.path(), &(SHORT.to_owned() + &own), false);
-    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+/// A VM that the daemon has left, by its configuration, while its monitor refused to restore its balloon.
+fn left(name: &str, directory: &Path) -> (Qemu, Arc<Mutex<Balloon>>, Daemon) {
+    let (qemu, balloon, daemon) = moved(name, directory);
     balloon.lock().unwrap().refuses = 1;
     daemon.reload(SHORT);
     wait_until("it is left", || balloon.lock().unwrap().refuses == 0);
+    (qemu, balloon, daemon)
+}
+
+#[test]
+fn a_balloon_that_could_not_be_restored_when_its_vm_was_left_is_restored_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_qemu, balloon, daemon) = left("left", directory.path());
+    let own = vm("left", directory.path(), &["qmp"]);
     daemon.reload(&format!("headroom = \"1MiB\"\n{own}"));
     wait_until("it is restored", || balloon.lock().unwrap().actual == RAM);
+}
+
+#[test]
+fn a_vm_that_was_left_and_ends_is_not_in_the_journal() {
+    let directory = tempfile::tempdir().unwrap();
+    let (qemu, _balloon, daemon) = left("ended", directory.path());
+    let journal = daemon.directory.join("balloons");
+    assert!(journal.exists());
+    drop(qemu);
+    wait_until("it is taken out", || !journal.exists());
 }
 
 #[test]
@@ -443,11 +461,7 @@ fn a_process_that_names_the_monitor_of_another_one_does_not_move_its_balloon() {
 #[test]
 fn a_qemu_that_dies_is_forgotten() {
     let directory = tempfile::tempdir().unwrap();
-    let mut qemu = Qemu::start("mortal", None);
-    let balloon = monitor(&directory.path().join("mortal.qmp"));
-    let config = SHORT.to_owned() + &vm("mortal", directory.path(), &["qmp"]);
-    let mut daemon = Daemon::start(directory.path(), &config, false);
-    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+    let (mut qemu, balloon, mut daemon) = moved("mortal", directory.path());
     qemu.0.kill().unwrap();
     qemu.0.wait().unwrap();
     wait_until("it is gone", || daemon.vm("mortal").is_none());
