@@ -183,9 +183,9 @@ pub(crate) fn host(args: &Host) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Top(args) => {
-            let directory = &args.directory.directory;
-            watch(args.every, || {
-                Ok(table::text(&looked(directory)?, terminal_width()))
+            let directory = args.directory.directory.clone();
+            watch(args.every, move || {
+                Ok(table::text(&looked(&directory)?, terminal_width()))
             })?;
             Ok(ExitCode::SUCCESS)
         }

@@ -60,6 +60,6 @@ fn batch(args: &Top) -> anyhow::Result<ExitCode> {
         );
     }
     let mut source = StatusSource::new(args.config.load()?)?;
-    watch(args.every, || Ok(page(&source.look()?, false)))?;
+    watch(args.every, move || Ok(page(&source.look()?, false)))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,12 +1,17 @@
 //! Printing a page again and again: over itself on a terminal, until a key ends it; one after the other elsewhere.
 
 use std::io::{IsTerminal, stdin, stdout};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use justitia_common::command::out;
 use justitia_common::signals::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+/// Keys and signals are looked at so often while a page is made.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// How a page is repeated.
 #[derive(clap::Args, Clone, Copy)]
@@ -42,13 +47,17 @@ impl Every {
 /// The first of `page`.
 pub(crate) fn watch(
     how: Every,
-    mut page: impl FnMut() -> anyhow::Result<String>,
+    page: impl FnMut() -> anyhow::Result<String> + Send + 'static,
 ) -> anyhow::Result<()> {
     let is_terminal = stdout().is_terminal();
+    let pages = Pages::start(page)?;
     let keys = (is_terminal && !how.ends()).then(Keys::new).flatten();
     let mut printed = 0;
     loop {
-        let page = page()?;
+        let Some(page) = pages.next(keys.as_ref()) else {
+            return Ok(());
+        };
+        let page = page?;
         if is_terminal {
             // Home, and clear: what the terminal has scrolled out stays.
             out::print(format_args!("\x1b[H\x1b[2J{}", top(&page, rows())));
@@ -66,6 +75,48 @@ pub(crate) fn watch(
             Some(keys) if keys.end_within(how.period()) => return Ok(()),
             Some(_) => {}
             None => std::thread::sleep(how.period()),
+        }
+    }
+}
+
+/// Pages that a thread makes: keys and signals are looked at while a page waits for a daemon that hangs.
+struct Pages {
+    wanted: Sender<()>,
+    made: Receiver<anyhow::Result<String>>,
+}
+
+impl Pages {
+    fn start(
+        mut page: impl FnMut() -> anyhow::Result<String> + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let (wanted, asked) = channel();
+        let (sender, made) = channel();
+        let make = move || {
+            for () in asked {
+                if sender.send(page()).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("pages".into());
+        thread.spawn(make).context("starting a thread")?;
+        Ok(Self { wanted, made })
+    }
+
+    /// The next one; `None` if a key or a signal ends it before.
+    fn next(&self, keys: Option<&Keys>) -> Option<anyhow::Result<String>> {
+        let _ = self.wanted.send(());
+        loop {
+            match self.made.recv_timeout(LOOK) {
+                Ok(page) => return Some(page),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Some(Err(anyhow::anyhow!("making the page has failed")));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if keys.is_some_and(|keys| keys.end_within(Duration::from_millis(1))) {
+                return None;
+            }
         }
     }
 }

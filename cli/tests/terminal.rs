@@ -109,3 +109,28 @@ fn a_signal_leaves_the_terminal_as_it_was() {
         }
     }
 }
+
+#[test]
+fn a_signal_ends_what_waits_for_a_daemon_that_hangs() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join(justitia_host::status::TENANTS_SOCKET);
+    let listener = UnixListener::bind(socket).unwrap();
+    for signal in [Signal::TERM, Signal::HUP] {
+        let (terminal, _written) = terminal();
+        let shared = || OwnedFd::from(terminal.try_clone().unwrap());
+        let modes = || tcgetattr(&terminal).unwrap().local_modes;
+        let before = modes();
+        let mut justitia = Command::new(env!("CARGO_BIN_EXE_justitia"));
+        justitia
+            .args(["host", "top", "--directory"])
+            .arg(dir.path());
+        let justitia = justitia.stdin(shared()).stdout(shared()).stderr(shared());
+        let mut child = justitia.spawn().unwrap();
+        let (_unanswered, _) = listener.accept().unwrap();
+        wait_until("keys are read", || !modes().contains(LocalModes::ECHO));
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        // One that has waited until its request has failed says so by its exit code.
+        assert!(child.wait().unwrap().success(), "{signal:?}");
+        assert_eq!(modes(), before, "{signal:?}");
+    }
+}

@@ -29,9 +29,10 @@ pub(super) struct Stats {
 }
 
 pub(super) fn stats(args: &Stats) -> anyhow::Result<()> {
-    let ask = || send(args.control.as_deref(), &ControlRequest::Stats).map_err(flat);
+    let control = args.control.clone();
+    let ask = move || send(control.as_deref(), &ControlRequest::Stats).map_err(flat);
     if let Some(seconds) = args.watch {
-        return watch(Every::seconds(seconds), || Ok(tables(&ask()?)));
+        return watch(Every::seconds(seconds), move || Ok(tables(&ask()?)));
     }
     if args.json {
         out::line(out::json(&ask()?)?);

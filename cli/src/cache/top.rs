@@ -26,14 +26,15 @@ pub(super) struct Top {
 }
 
 pub(super) fn top(args: &Top) -> anyhow::Result<()> {
-    let look = || {
-        let stats = send(args.control.as_deref(), &ControlRequest::Stats).map_err(flat)?;
+    let control = args.control.clone();
+    let look = move || {
+        let stats = send(control.as_deref(), &ControlRequest::Stats).map_err(flat)?;
         anyhow::Ok((stats, Instant::now()))
     };
     // Rates need two looks: the first page comes after a second.
     let mut last = look()?;
     std::thread::sleep(Duration::from_secs(1));
-    watch(args.every, || {
+    watch(args.every, move || {
         let now = look()?;
         let page = page(&last.0, &now.0, now.1.duration_since(last.1));
         last = now;
