@@ -498,10 +498,10 @@ impl Rate {
         }
     }
 
-    /// Whether what is handed out is used, so that it is divided by weight. What is not used nobody waits for: all have what they want.
+    /// Whether tenants use what is handed out, so that it is divided by weight. Otherwise each tenant has all that it wants.
     #[must_use]
     pub fn is_used(&self) -> bool {
-        let served = self.capacity.and_then(|capacity| capacity.served);
+        let served = self.capacity.as_ref().and_then(|one| one.served);
         served.is_none_or(|served| served.used >= NEEDED || served.waits())
     }
 

@@ -255,27 +255,21 @@ fn state_error(state: &Path, source: std::io::Error) -> KnobStoreError {
 /// journal's file cannot be replaced: then its knobs were restored all the same.
 pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, KnobStoreError> {
     let left = Left::read(fs, state, salvage)?;
-    let path = &left.journal;
     let (restored, failed) = restore_entries(fs, left.entries);
-    if left.holds_on {
-        return Ok(ResetReport {
-            restored,
-            unknown: left.unknown.len(),
-            corruption: left.corruption,
-        });
-    }
-    if let Some(corruption) = &left.corruption {
-        std::fs::rename(path, &corruption.file).map_err(|e| state_error(state, e))?;
-    }
-    if failed.is_empty() && left.unknown.is_empty() {
-        match std::fs::remove_file(path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(state_error(state, e));
-            }
-            _ => {}
+    if !left.holds_on {
+        if let Some(corruption) = &left.corruption {
+            std::fs::rename(&left.journal, &corruption.file).map_err(|e| state_error(state, e))?;
         }
-    } else if left.state_lock.is_some() {
-        Journal::create(path, &failed, &left.unknown)?;
+        if failed.is_empty() && left.unknown.is_empty() {
+            match std::fs::remove_file(&left.journal) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(state_error(state, e));
+                }
+                _ => {}
+            }
+        } else if left.state_lock.is_some() {
+            Journal::create(&left.journal, &failed, &left.unknown)?;
+        }
     }
     Ok(ResetReport {
         restored,

@@ -171,25 +171,25 @@ mod tests {
         assert_eq!(restored(&external, true), text);
         let failed = knob(RestoreOutcome::Failed { error: "x".into() });
         assert_eq!(restored(&failed, true), "a memory.low cannot be read: x");
-        let found = Corruption {
-            lines: 1,
-            file: "/run/x/ledger.corrupt".into(),
-            stays: false,
-        };
-        let message = corruption(&found, true);
+        let message = corruption(&corrupt(1), true);
         assert!(
             message.contains("would be moved to /run/x/ledger.corrupt"),
             "{message}"
         );
     }
 
-    #[test]
-    fn the_message_about_a_corrupt_journal_names_the_knobs_to_check() {
-        let found = Corruption {
-            lines: 3,
+    /// A journal that was moved, with so many corrupt lines.
+    fn corrupt(lines: usize) -> Corruption {
+        Corruption {
+            lines,
             file: "/run/x/ledger.corrupt".into(),
             stays: false,
-        };
+        }
+    }
+
+    #[test]
+    fn the_message_about_a_corrupt_journal_names_the_knobs_to_check() {
+        let found = corrupt(3);
         let message = corruption(&found, false);
         for part in [
             "3 lines of it could not be read",
@@ -209,9 +209,9 @@ mod tests {
         );
         assert_eq!(row["file"], "/run/x/ledger.corrupt");
         let stays = Corruption {
-            lines: 1,
             file: "/run/x/ledger".into(),
             stays: true,
+            ..corrupt(1)
         };
         let message = corruption(&stays, false);
         assert!(

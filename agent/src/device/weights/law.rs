@@ -58,7 +58,7 @@ pub struct Looked {
     pub seconds: f64,
     /// The part of it in which the disk had requests, 0 to 1.
     pub busy: f64,
-    /// Whether the disk is divided by weight: not where io.cost hands out more than is used.
+    /// Whether the disk is divided by weight: false while tenants use less than io.cost hands out.
     pub divided: bool,
 }
 

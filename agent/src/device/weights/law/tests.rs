@@ -145,19 +145,18 @@ fn who_contends_alone_below_one_that_contends_has_its_part() {
 /// What waits for a disk that is the bottleneck leaves gaps.
 #[test]
 fn a_disk_that_rests_now_and_then_is_contended() {
-    for (busy, expected) in [(0.6, false), (0.8, true)] {
+    for (part, expected) in [(0.6, false), (0.8, true)] {
         let (tree, nodes, ids) = tree(&[100, 300]);
         let mut law = Law::default();
         for _ in 0..8 {
             let used: Vec<_> = nodes.iter().map(|node| waits(*node, 30e6)).collect();
             let looked = Looked {
-                seconds: 0.25,
-                busy,
-                divided: true,
+                busy: part,
+                ..busy()
             };
             law.step(&tree, &ids, looked, &used, MOST);
         }
-        assert_eq!(law.engaged(), expected, "{busy}");
+        assert_eq!(law.engaged(), expected, "{part}");
     }
 }
 
@@ -167,11 +166,7 @@ fn a_long_interval_counts_for_a_second() {
     let (tree, nodes, ids) = tree(&[100, 100]);
     let step = |law: &mut Law, seconds| {
         let used = [waits(nodes[0], 20e6), waits(nodes[1], 30e6)];
-        let looked = Looked {
-            seconds,
-            busy: 1.0,
-            divided: true,
-        };
+        let looked = Looked { seconds, ..busy() };
         law.step(&tree, &ids, looked, &used, MOST)
     };
     let mut law = Law::default();
@@ -208,7 +203,6 @@ fn siblings_are_corrected_against_each_other() {
     for _ in 0..8 {
         let quiet = Looked {
             busy: 0.1,
-            divided: true,
             ..busy()
         };
         decided = law.step(&tree, &[0, 1, 2, 3], quiet, &[], MOST);
@@ -265,9 +259,9 @@ fn who_leaves_most_of_its_part_of_io_cost_is_not_corrected() {
     assert!(careful > 30.0 * greedy, "{careful} {greedy}");
 }
 
-/// What io.cost hands out beyond what is used goes to whoever asks for it.
+/// Tenants that do not use all that io.cost hands out do not wait for their part of it.
 #[test]
-fn nobody_is_corrected_while_the_disk_has_more_than_all_want() {
+fn no_weight_is_corrected_below_saturation() {
     let (tree, nodes, ids) = tree(&[100, 800]);
     let corrections = |divided| {
         let mut law = Law::new(true);
