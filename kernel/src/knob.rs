@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Cgroup;
 use crate::error::{Error, Result};
-use crate::io::DevId;
+use crate::io::{DevId, IoWeight};
 use crate::parse::{self, ParseError, Parsed};
 
 /// A setting of a cgroup, or of the machine, that can be written and restored.
@@ -180,7 +180,8 @@ pub fn read_raw(cgroup: &Cgroup, knob: Knob) -> Result<String> {
 ///
 /// A `value` for one device's line names the device, as [`read_raw`] returns it. Without a line of
 /// its own a device goes by the default of `io.bfq.weight` again at once: for that the default is written as it stands, and then
-/// the lines of other devices, since the kernel alone would leave the last weight in force (6.12, `bfq_io_set_device_weight`).
+/// the lines of other devices, since the kernel alone would leave the last weight in force (6.12, `bfq_io_set_device_weight`). A
+/// default of `io.bfq.weight` takes the lines of all devices away (`bfq_io_set_weight_legacy`): they are written again.
 ///
 /// # Errors
 /// As every operation on a [`Cgroup`]; `EINVAL` or `ERANGE` for what the kernel does not take;
@@ -194,16 +195,33 @@ pub fn write_raw(cgroup: &Cgroup, knob: Knob, value: &str) -> Result<()> {
             source: ParseError::new(1, "the knob's own device first", value.as_bytes()),
         });
     }
-    if let Knob::IoBfqWeightOn(device) = knob
-        && knob.is_default(value)
-    {
-        let stands = cgroup.read(knob.file(), crate::io::IoWeight::parse)?;
-        cgroup.write(knob.file(), &format!("default {}", stands.default))?;
-        let mut others = stands.per_device.iter().filter(|(of, _)| *of != device);
-        return others
-            .try_for_each(|(of, weight)| cgroup.write(knob.file(), &format!("{of} {weight}")));
+    match knob {
+        Knob::IoBfqWeightOn(device) if knob.is_default(value) => {
+            let stands = cgroup.read(knob.file(), IoWeight::parse)?;
+            let default = format!("default {}", stands.default);
+            write_bfq_default(cgroup, &default, &stands, Some(device))
+        }
+        Knob::IoBfqWeight => {
+            let stands = cgroup.read(knob.file(), IoWeight::parse)?;
+            write_bfq_default(cgroup, value, &stands, None)
+        }
+        _ => cgroup.write(&knob.path(cgroup), value),
     }
-    cgroup.write(&knob.path(cgroup), value)
+}
+
+/// Writes a default of `io.bfq.weight`, and then the lines of devices that stood there, but for one. A line that cannot be
+/// written, as of a device that has gone, does not keep the others from it.
+fn write_bfq_default(
+    cgroup: &Cgroup,
+    default: &str,
+    stands: &IoWeight,
+    but: Option<DevId>,
+) -> Result<()> {
+    let file = Knob::IoBfqWeight.file();
+    cgroup.write(file, default)?;
+    let lines = stands.per_device.iter().filter(|(of, _)| Some(*of) != but);
+    let written = lines.map(|(of, weight)| cgroup.write(file, &format!("{of} {weight}")));
+    written.fold(Ok(()), Result::and)
 }
 
 fn first_word(text: &str) -> &str {
@@ -283,7 +301,11 @@ mod tests {
             let (dir, cgroup) = tree(knob.file(), text.as_bytes());
             let value = read_raw(&cgroup, knob).unwrap();
             assert_eq!(value, expected);
-            std::fs::write(dir.path().join(knob.file()), "").unwrap();
+            let before = match knob {
+                Knob::IoBfqWeight => "default 100\n",
+                _ => "",
+            };
+            std::fs::write(dir.path().join(knob.file()), before).unwrap();
             write_raw(&cgroup, knob, &value).unwrap();
             // A plain file keeps the line alone, without its default.
             let written = std::fs::read_to_string(dir.path().join(knob.file())).unwrap();
@@ -353,6 +375,16 @@ mod tests {
         let text = std::fs::read_to_string(dir.path().join("io.bfq.weight")).unwrap();
         assert!(text.starts_with("8:16 7t 100\n"), "{text}");
         assert!(write_raw(&cgroup, knob, "8:16 200").is_err());
+    }
+
+    /// The kernel takes the lines of all disks away with a new default.
+    #[test]
+    fn a_new_default_of_bfq_keeps_the_lines_of_disks() {
+        let (dir, cgroup) = tree("io.bfq.weight", b"default 100\n8:0 300\n8:16 7\n");
+        write_raw(&cgroup, Knob::IoBfqWeight, "default 400").unwrap();
+        // A plain file has the last write over those before.
+        let text = std::fs::read_to_string(dir.path().join("io.bfq.weight")).unwrap();
+        assert!(text.starts_with("8:16 70 400\n"), "{text:?}");
     }
 
     #[test]
