@@ -84,7 +84,10 @@ impl DeclaredWeights {
         }
         let owned = store.applied(id, knob).map(|applied| *applied == value);
         match owned {
-            Some(true) if found == declared.weight => return None,
+            Some(true) if found == declared.weight => {
+                store.settle(id, knob);
+                return None;
+            }
             None if declared.is_met_by(found) => {
                 store.settle_declared(id, knob);
                 return None;

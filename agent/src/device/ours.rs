@@ -22,6 +22,8 @@ pub(super) fn ours_to_write(
     }
     match read_raw(cgroup, knob) {
         Ok(found) if found == nothing => true,
+        // An earlier agent's, and restored soon.
+        Ok(found) if store.original_of_left(id, knob, &found).is_some() => false,
         Ok(found) => {
             let tenant = escape::encode(cgroup.path().as_os_str());
             tracing::info!(tenant, %knob, found, "set by its operator: it is theirs");

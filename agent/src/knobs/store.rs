@@ -305,10 +305,14 @@ impl KnobStore {
             .map(|((id, knob), o)| (*id, *knob, o.original.as_str(), o.applied.as_str()))
     }
 
-    /// The value before the first write of an earlier agent, if a knob still has one of that agent's values, as was `found` there: it could
-    /// not be restored yet, and nobody else has chosen it.
+    /// The value before the first write of an earlier agent, or of this one, if a knob still has one of its values, as was
+    /// `found` there: it could not be restored yet, and nobody else has chosen it.
     #[must_use]
     pub fn original_of_left(&self, id: CgroupId, knob: Knob, found: &str) -> Option<&str> {
+        let pending = self.owned.get(&(id, knob)).filter(|o| o.restore_pending);
+        if let Some(owned) = pending.filter(|owned| owned.applied == found) {
+            return Some(&owned.original);
+        }
         let writes = self.inherited.get(&(id, knob))?;
         let is_left = writes.iter().any(|write| write.applied == found);
         let first = writes.first().filter(|_| is_left)?;
@@ -385,6 +389,17 @@ impl KnobStore {
     pub fn mark_external(&mut self, id: CgroupId, knob: Knob, found: &str) {
         self.restore(id, knob);
         let by = self.writers.take(id, knob, false).unwrap_or_default().name;
+        if self.owned.contains_key(&(id, knob)) {
+            // It could not be restored yet, and must not be forgotten before it is.
+            let found = found.to_owned();
+            let external = Unwritable::External {
+                found,
+                by,
+                until: None,
+            };
+            self.unwritable.insert((id, knob), external);
+            return;
+        }
         self.leave((id, knob), found, by, None);
     }
 

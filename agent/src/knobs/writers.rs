@@ -101,8 +101,12 @@ pub(super) struct Writers {
     watcher: Option<WriteWatcher>,
     /// Us, to know our own.
     own: Option<Process>,
-    /// Of each written file, who wrote it.
-    seen: HashMap<(CgroupId, &'static str), Author>,
+    /// Of each written file, the last write of each kind of author, by its number.
+    seen: HashMap<(CgroupId, &'static str), Vec<(u64, Author)>>,
+    /// The number of the last write that was seen.
+    count: u64,
+    /// Of each knob, the last write that was judged: a file may hold several.
+    judged: HashMap<(CgroupId, Knob), u64>,
 }
 
 impl Writers {
@@ -132,26 +136,38 @@ impl Writers {
             watcher.forget(id);
         }
         self.seen.retain(|(of, _), _| *of != id);
+        self.judged.retain(|(of, _), _| *of != id);
     }
 
     /// Who has written a knob since the last call for it, others than this process. `written`: a value was found that is
     /// not ours, so that somebody has.
     pub(super) fn take(&mut self, id: CgroupId, knob: Knob, written: bool) -> Option<Author> {
         self.drain();
-        let key = (id, knob.file());
-        if !self.seen.contains_key(&key)
+        if self.unjudged(id, knob).is_none()
             && written
             && let Some(watcher) = self.watcher.as_ref().filter(|w| w.watches(id))
         {
             watcher.wait(LATE);
             self.drain();
         }
-        self.seen.remove(&key)
+        let author = self.unjudged(id, knob).cloned();
+        self.settle(id, knob);
+        author
+    }
+
+    /// Who has written a knob's file since the knob was judged. The order of several is not certain: who has most to say counts.
+    fn unjudged(&self, id: CgroupId, knob: Knob) -> Option<&Author> {
+        let judged = self.judged.get(&(id, knob)).copied().unwrap_or(0);
+        let writes = self.seen.get(&(id, knob.file()))?.iter();
+        let since = writes.filter(|(number, _)| *number > judged);
+        since.map(|(_, author)| author).max_by_key(|a| a.kind)
     }
 
     /// The knob was found to hold our value: what was seen before is settled.
     pub(super) fn settle(&mut self, id: CgroupId, knob: Knob) {
-        self.seen.remove(&(id, knob.file()));
+        if self.seen.contains_key(&(id, knob.file())) {
+            self.judged.insert((id, knob), self.count);
+        }
     }
 
     /// Takes note of the writes that were reported. Often enough, or the kernel's queue is full.
@@ -170,12 +186,12 @@ impl Writers {
         }
     }
 
-    /// Notes a write. The order of several is not certain: who has most to say counts.
+    /// Notes a write.
     fn see(&mut self, key: (CgroupId, &'static str), author: Author) {
-        let seen = self.seen.entry(key).or_insert_with(|| author.clone());
-        if author.kind >= seen.kind {
-            *seen = author;
-        }
+        self.count += 1;
+        let seen = self.seen.entry(key).or_default();
+        seen.retain(|(_, before)| before.kind != author.kind);
+        seen.push((self.count, author));
     }
 
     /// As if this one had written a knob.
@@ -402,5 +418,22 @@ mod tests {
             assert_eq!(taken.map(|author| author.kind), expected, "{kinds:?}");
             assert_eq!(writers.take(id, knob, true), None, "judged once");
         }
+    }
+
+    #[test]
+    fn a_write_is_judged_for_each_knob_of_its_file() {
+        let mut writers = Writers::default();
+        let disk = Knob::IoWeightOn(justitia_kernel::io::DevId { major: 8, minor: 0 });
+        let kind = |author: Option<Author>| author.map(|author| author.kind);
+        writers.say(CgroupId(1), disk, AuthorKind::Other);
+        // The default stands as it was: the line of a disk was meant.
+        writers.settle(CgroupId(1), Knob::IoWeight);
+        writers.say(CgroupId(1), disk, AuthorKind::Manager);
+        let found = writers.take(CgroupId(1), Knob::IoWeight, true);
+        assert_eq!(kind(found), Some(AuthorKind::Manager));
+        let found = writers.take(CgroupId(1), disk, true);
+        assert_eq!(kind(found), Some(AuthorKind::Other));
+        writers.forget(CgroupId(1));
+        assert_eq!(writers.take(CgroupId(1), disk, true), None);
     }
 }

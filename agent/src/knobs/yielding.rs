@@ -159,6 +159,11 @@ impl KnobStore {
         Ok(WriteOutcome::External { applied, found, by })
     }
 
+    /// A knob of ours was found to hold our value: who has written it until now has changed nothing.
+    pub fn settle(&mut self, id: CgroupId, knob: Knob) {
+        self.writers.settle(id, knob);
+    }
+
     /// A knob was found to hold what was declared for it: it is no other writer's any more, unless its operator has released
     /// it.
     pub fn settle_declared(&mut self, id: CgroupId, knob: Knob) {
@@ -323,6 +328,9 @@ mod tests {
     use super::super::writers::{MANAGER, UNKNOWN};
     use super::*;
     use justitia_kernel::cgroup::CgroupFs;
+    use justitia_kernel::error::Operation;
+    use justitia_kernel::knob::write_raw;
+    use rustix::io::Errno;
     use std::path::{Path, PathBuf};
     use std::time::Duration;
 
@@ -450,6 +458,29 @@ mod tests {
         held.store.restore_all();
         let stands = std::fs::read_to_string(&file).unwrap();
         assert_eq!(stands.trim(), "default 100");
+    }
+
+    #[test]
+    fn what_could_not_be_restored_is_not_forgotten_as_an_operators() {
+        let mut held = Held::new();
+        let (id, low) = (held.cgroup.id(), held.file());
+        held.store.write_knob = |cgroup, _, _| {
+            let (operation, path) = (Operation::Write, cgroup.full_path());
+            let errno = Errno::ROFS;
+            Err(justitia_kernel::Error::Io {
+                operation,
+                path,
+                errno,
+            })
+        };
+        held.store.on_cgroup_removed(id);
+        assert_eq!(held.store.original_of_left(id, KNOB, "5"), Some("1"));
+        held.store.mark_external(id, KNOB, "5");
+        assert!(!held.may_write());
+        held.store.write_knob = write_raw;
+        held.store.retry_restores();
+        assert_eq!(std::fs::read_to_string(low).unwrap().trim(), "1");
+        assert_eq!(held.store.owned().count(), 0);
     }
 
     #[test]
