@@ -131,7 +131,10 @@ fn told(checked: &Checked) -> Vec<String> {
 #[derive(Debug)]
 pub(super) struct Exporter {
     server: Option<Server>,
+    /// Where they are served.
     listen: Option<SocketAddr>,
+    /// Where they are to be served.
+    wanted: Option<SocketAddr>,
     socket: PathBuf,
     max_tenants: Arc<AtomicUsize>,
     /// Why they are not served, if so.
@@ -144,28 +147,32 @@ impl Exporter {
         let mut exporter = Self {
             server: None,
             listen: None,
+            wanted: config.metrics.listen,
             socket: config.socket.clone(),
             max_tenants: Arc::default(),
             error: None,
         };
-        if let Err(error) = exporter.follow(config) {
-            exporter.error = Some(error);
-        }
+        // It fails for another address than the one that is wanted already alone.
+        let _ = exporter.follow(config);
         exporter
     }
 
-    /// Serves them as configured now. At another address they are served there before they are no more at the old one.
+    /// Serves them as configured now. At another address they are served there before they are no more at the old one. Where
+    /// the address is the same as before and still cannot be had, that limits the agent as it did.
     ///
     /// # Errors
-    /// If the address cannot be had. Then nothing has changed.
+    /// If another address cannot be had. Then nothing has changed.
     fn follow(&mut self, config: &Config) -> Result<(), String> {
         let max = config.metrics.max_tenants;
         let listen = config.metrics.listen;
-        if listen != self.listen {
-            self.server = listen.map(|address| self.serve(address)).transpose()?;
-            self.listen = listen;
-            self.error = None;
+        if listen != self.listen || self.error.is_some() {
+            match listen.map(|address| self.serve(address)).transpose() {
+                Ok(server) => (self.server, self.listen, self.error) = (server, listen, None),
+                Err(error) if listen == self.wanted => self.error = Some(error),
+                Err(error) => return Err(error),
+            }
         }
+        self.wanted = listen;
         self.max_tenants.store(max, Ordering::Relaxed);
         Ok(())
     }

@@ -355,6 +355,34 @@ fn a_configuration_with_an_error_changes_nothing() {
     assert_eq!(knobs.owned().count(), 2);
 }
 
+/// It limits the agent, and is no reason to refuse other changes.
+#[test]
+fn a_reload_works_though_the_metrics_address_is_another_s_from_the_start() {
+    let mut it = Reloaded::start();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    it.agent_loop.agent.config.metrics.listen = Some(address);
+    let live = &mut it.agent_loop.live;
+    live.metrics = Exporter::start(&it.agent_loop.agent.config);
+    let served_not = format!("Metrics are not served at {address}");
+    let told = |it: &Reloaded| {
+        let limits = it.agent_loop.live.limitations();
+        limits.iter().any(|one| one.starts_with(&served_not))
+    };
+    assert!(told(&it));
+    let listen = format!("[metrics]\nlisten = \"{address}\"\n");
+    it.configure(&format!(
+        "{listen}[[tenant]]\nmatch = \"b\"\nexclude = true\n"
+    ));
+    assert_eq!(it.reload().errors, Vec::<String>::new());
+    assert_eq!(it.lows(), ["5", "0"]);
+    assert!(told(&it));
+    drop(taken);
+    it.configure(&listen);
+    assert_eq!(it.reload().errors, Vec::<String>::new());
+    assert!(!told(&it), "it is free now");
+}
+
 #[test]
 fn sighup_reloads_but_where_the_terminal_is_gone() {
     let mut it = Reloaded::start();
