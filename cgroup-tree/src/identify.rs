@@ -63,10 +63,25 @@ impl<M> CgroupTree<M> {
             && at <= now
         {
             self.inquiries.0.pop();
-            let node = self.nodes.get(&id);
-            if node.is_some_and(|node| node.inquiry.due == Some(at)) {
-                asked += 1;
-                self.identify_one(id, rules, now, changes);
+            let Some(node) = self
+                .nodes
+                .get_mut(&id)
+                .filter(|n| n.inquiry.due == Some(at))
+            else {
+                continue;
+            };
+            let in_delegation = node.in_delegation;
+            node.inquiry.due = None;
+            let root = in_delegation.then(|| self.delegation_root(id)).flatten();
+            if let Some(later) = root.and_then(|root| self.inquiries.1.until(root, now)) {
+                self.inquire(id, later);
+                continue;
+            }
+            asked += 1;
+            let begun = Instant::now();
+            self.identify_one(id, rules, now, changes);
+            if let Some(root) = root {
+                self.inquiries.1.charge(root, begun.elapsed(), now);
             }
         }
     }

@@ -14,7 +14,7 @@ impl<M> CgroupTree<M> {
     /// Goes on with other rules. A cgroup that they exclude now goes with everything below it, one that they exclude no
     /// more comes; all others stay, with what is known of them.
     pub fn apply_rules(&mut self, rules: &[Rule], now: Instant, changes: &mut Changes) {
-        self.override_anew(rules, changes);
+        self.override_anew(rules, now, changes);
         for id in self.breadth_first() {
             // What lay below an excluded one went with it.
             let Some(node) = self.nodes.get(&id) else {
@@ -42,7 +42,7 @@ impl<M> CgroupTree<M> {
     }
 
     /// Reads the rules anew for each cgroup, and decides anew whose settings count in it, parents first.
-    fn override_anew(&mut self, rules: &[Rule], changes: &mut Changes) {
+    fn override_anew(&mut self, rules: &[Rule], now: Instant, changes: &mut Changes) {
         let ids = self.breadth_first();
         let before: HashMap<CgroupId, Option<CgroupId>> =
             ids.iter().map(|id| (*id, self.counted_for(*id))).collect();
@@ -68,6 +68,8 @@ impl<M> CgroupTree<M> {
                 node.owner_is_author = owner_is_author;
                 node.set_external_low(node.external_low);
                 self.read_weight(*id);
+                // What is believed of it depends on who may have made it.
+                self.inquire(*id, now);
             }
         }
         let mut collapsed = Vec::new();

@@ -22,17 +22,17 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// `cgroup`: the one that its runtime names.
+    /// `cgroup`: the one that its runtime names. `whole`: the path of the one that is asked for, as its runtime would name it.
     pub(crate) fn new(
         identity: Identity,
         complete: bool,
         cgroup: Option<&str>,
-        meaning: &Meaning<'_>,
+        whole: &str,
     ) -> Self {
         Self {
             identity,
             complete,
-            is_this: cgroup.map(|cgroup| cgroup == meaning.whole_of_manager()),
+            is_this: cgroup.map(|cgroup| cgroup == whole),
             pod: None,
         }
     }
@@ -75,7 +75,7 @@ impl PodOf<'_> {
         let cgroup = bundle.cgroup.as_deref();
         Answer {
             pod: self.uid.map(bounded).zip(pod),
-            ..Answer::new(identity, true, cgroup, meaning)
+            ..Answer::new(identity, true, cgroup, meaning.whole)
         }
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn resolve(
         identity,
         true,
         bundle.cgroup.as_deref(),
-        meaning,
+        meaning.whole,
     ))
 }
 

@@ -62,5 +62,10 @@ pub(crate) fn resolve(
         let labels = labels.map(|(key, value)| bounded(&format!("{key}={value}")));
         identity.labels = labels.collect();
     }
-    Some(Answer::new(identity, complete, cgroup.as_deref(), meaning))
+    Some(Answer::new(
+        identity,
+        complete,
+        cgroup.as_deref(),
+        meaning.whole,
+    ))
 }

@@ -52,7 +52,7 @@ pub(crate) fn resolve(files: &Files, id: u32, name: &str, meaning: &Meaning<'_>)
         .map_or("", |(above, _)| above);
     let is_this = above.split('/').all(|name| is_libvirts(&name));
     let cgroup = if is_this { meaning.whole } else { "" };
-    Answer::new(identity, complete, Some(cgroup), meaning)
+    Answer::new(identity, complete, Some(cgroup), meaning.whole)
 }
 
 /// What libvirt leaves of a name in that of a cgroup.

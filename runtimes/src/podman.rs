@@ -67,10 +67,13 @@ impl Stores {
                 self.0.clear();
             }
             if let Some(content) = files.read(store, name) {
-                match parse::podman_containers(&content.bytes) {
-                    Some(list) => drop(self.0.insert(path.clone(), (content.state, list))),
-                    None => files.note_error(),
+                let list = parse::podman_containers(&content.bytes);
+                if list.is_none() {
+                    files.note_error();
                 }
+                // One that is broken is not read again either until it changes.
+                let list = list.unwrap_or_default();
+                self.0.insert(path.clone(), (content.state, list));
             }
         }
         self.0.get(&path)?.1.get(id).cloned()
@@ -152,10 +155,11 @@ pub(crate) fn resolve(
 ) -> Option<Answer> {
     if let Some(uid) = meaning.user {
         let mut places = places_of_user(files, uid)?.into_iter();
-        return places.find_map(|place| resolve_in(files, stores, id, meaning, place, None));
+        let whole = meaning.whole_of_manager();
+        return places.find_map(|place| resolve_in(files, stores, id, whole, place, None));
     }
     let (place, cgroup) = place_of_root(files, id);
-    resolve_in(files, stores, id, meaning, place, cgroup)
+    resolve_in(files, stores, id, meaning.whole, place, cgroup)
 }
 
 /// The same of the containers at a place.
@@ -163,7 +167,7 @@ fn resolve_in(
     files: &Files,
     stores: &mut Stores,
     id: &str,
-    meaning: &Meaning<'_>,
+    whole: &str,
     Place { base, prefix }: Place,
     cgroup: Option<String>,
 ) -> Option<Answer> {
@@ -186,7 +190,7 @@ fn resolve_in(
     // crun's own word, without the cgroup `container` that it makes inside.
     let cgroup = cgroup.map(|path| path.strip_suffix("/container").unwrap_or(&path).to_owned());
     let cgroup = cgroup.or(bundle.cgroup);
-    Some(Answer::new(identity, complete, cgroup.as_deref(), meaning))
+    Some(Answer::new(identity, complete, cgroup.as_deref(), whole))
 }
 
 /// What is known of CRI-O's container with this id.

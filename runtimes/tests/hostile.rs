@@ -48,6 +48,24 @@ fn a_file_in_order_is_no_error() {
     assert_eq!((found.identity.name.as_str(), errors), ("web", 0));
 }
 
+/// A user can make cgroups without end, and have each asked for.
+#[test]
+fn a_broken_list_of_containers_is_read_once() {
+    let tree = Tree::new();
+    let list = "var/lib/containers/storage/overlay-containers/containers.json";
+    tree.podman("machine.slice/libpod-ID.scope", "db", 100);
+    tree.write(list, "[{");
+    let mut resolver = Resolver::new(tree.root());
+    let path = format!("machine.slice/libpod-{ID}.scope");
+    for _ in 0..8 {
+        resolver.resolve(Path::new(&path), false);
+    }
+    assert_eq!(resolver.errors(), 1);
+    tree.podman("machine.slice/libpod-ID.scope", "db", 100);
+    let found = resolver.resolve(Path::new(&path), false);
+    assert_eq!(found.identity.name, "db");
+}
+
 /// What becomes of a file, and how.
 const SPOILT: [(&str, Spoil); 12] = [
     ("a link", |path| {

@@ -410,6 +410,8 @@ fn a_container_without_a_weight_of_its_own_has_that_of_its_scope() {
     );
 }
 
+const USER: &str = "user.slice/user-1000.slice/user@1000.service";
+
 /// A container that may make cgroups gives one the name of another container.
 #[test]
 fn nobody_takes_the_name_or_the_weight_of_another() {
@@ -430,6 +432,9 @@ fn nobody_takes_the_name_or_the_weight_of_another() {
         format!("system.slice/docker-{OTHER}.scope/default/{OTHER}"),
         format!(r"system.slice/docker-{OTHER}.scope/machine-qemu\x2d1\x2dweb.scope"),
         format!(r"system.slice/docker-{OTHER}.scope/machine-qemu\x2d1\x2dweb.scope/emulator"),
+        // A user's manager makes cgroups of the same names as the system's.
+        format!("{USER}/system.slice/docker-{ID}.scope"),
+        format!("{USER}/default/{OTHER}"),
     ] {
         let found = tree.resolve(&path, true).identity;
         assert!(

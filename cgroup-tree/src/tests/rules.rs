@@ -221,6 +221,36 @@ fn shown(seen: &Fixture) -> Vec<String> {
     shown
 }
 
+/// Names and unit files of a subtree prove nothing where others may make cgroups, and do where they may not.
+#[test]
+fn what_a_cgroup_is_follows_whose_subtree_it_is_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let path = "system.slice/db.service";
+    cgroup(&root.join("system.slice"), 0, 100);
+    cgroup(&root.join(path), 0, 300);
+    let units = root.join("etc/systemd/system");
+    std::fs::create_dir_all(&units).unwrap();
+    write(units.join("db.service"), "[Service]\nIOWeight=700\n").unwrap();
+    let says = Override {
+        delegated: Some(true),
+        ..Override::default()
+    };
+    let mut seen = Fixture::of(root, &[]);
+    let before = seen.weight(path);
+    let delegated = [rule("system.slice", says)];
+    for (rules, expected) in [
+        (&delegated[..], Fixture::of(root, &delegated).weight(path)),
+        (&[], before),
+    ] {
+        let now = Instant::now();
+        seen.0.apply_rules(rules, now, &mut Changes::default());
+        seen.0.process_events(rules, now);
+        assert_eq!(seen.weight(path), expected);
+    }
+    assert_ne!(before, Fixture::of(root, &delegated).weight(path));
+}
+
 /// Whatever the rules were before, a tree with other rules is as one that had them from the start; and no cgroup goes but
 /// those that they exclude.
 #[test]
