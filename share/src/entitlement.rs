@@ -11,8 +11,8 @@ use crate::{NodeId, Tree, Weight};
 /// its minimum while the minimums fit; none gets more than its working set while a sibling has less than both its own
 /// working set and its share by weight; none is above its demand unless all are satisfied. Monotone in weight, use,
 /// working set, demand and capacity (see [`max_min`]). A group's requested protection
-/// ([`Demand::requested_protection`]) comes after all minimums of the group. A group whose weight nobody set weighs what
-/// its members do ([`Demand::sums_weights`]).
+/// ([`Demand::requested_protection`]) comes after all minimums of the group. The members of a group whose weight nobody set
+/// compete with its siblings, each by its own weight ([`Demand::sums_weights`]).
 ///
 /// With unlimited demands this is the Justitia paper's `Threshold = NR_FILE_PAGES × proportion` (section
 /// III-B3, equation 1), at every level of the tree; with demands it is DoubleDecker's effective
@@ -22,18 +22,54 @@ use crate::{NodeId, Tree, Weight};
 #[must_use]
 pub fn entitlements(tree: &Tree<Demand>, capacity: u64) -> Vec<u64> {
     let bids = subtree_bids(tree);
+    let dissolved: Vec<bool> = tree.ids().map(|id| dissolves(tree, &bids, id)).collect();
+    let dissolves = |id: &NodeId| dissolved[id.index()];
     let mut parts = vec![0; tree.len()];
-    let mut group = Vec::new();
-    for parent in tree.parents() {
+    let (mut members, mut group) = (Vec::new(), Vec::new());
+    for parent in tree
+        .parents()
+        .filter(|p| !p.as_ref().is_some_and(dissolves))
+    {
         let amount = parent.map_or(capacity, |parent| parts[parent.index()]);
+        members.clear();
+        members.extend(tree.children(parent));
+        let mut at = 0;
+        while let Some(member) = members.get(at).copied() {
+            if dissolves(&member) {
+                members.swap_remove(at);
+                members.extend(tree.children(Some(member)));
+            } else {
+                at += 1;
+            }
+        }
         group.clear();
-        group.extend(tree.children(parent).map(|child| bids[child.index()]));
-        apply_requested(tree, parent, amount, &mut group);
-        for (child, part) in tree.children(parent).zip(max_min(amount, &group)) {
-            parts[child.index()] = part;
+        group.extend(members.iter().map(|member| bids[member.index()]));
+        apply_requested(tree, &members, amount, &mut group);
+        for (member, part) in members.iter().zip(max_min(amount, &group)) {
+            parts[member.index()] = part;
         }
     }
+    for group in tree.ids().rev().filter(dissolves) {
+        let members = tree.children(Some(group));
+        parts[group.index()] = members.map(|member| parts[member.index()]).sum();
+    }
     parts
+}
+
+/// Whether the members of a group compete with its siblings: nobody has set its weight, and nothing else makes it one: no limit
+/// that binds, no minimum of its own, and no protection that a member requests, which counts inside it alone.
+fn dissolves(tree: &Tree<Demand>, bids: &[Bid], group: NodeId) -> bool {
+    let own = &tree[group];
+    let members = || tree.children(Some(group));
+    let demand = members().fold(0_u64, |sum, member| {
+        sum.saturating_add(bids[member.index()].demand)
+    });
+    own.sums_weights
+        && !tree.is_leaf(group)
+        && own.minimum == 0
+        && own.requested_protection == 0
+        && demand <= own.total
+        && members().all(|member| tree[member].requested_protection == 0)
 }
 
 /// What each node asks for on behalf of its whole subtree.
@@ -71,12 +107,12 @@ fn subtree_bids(tree: &Tree<Demand>) -> Vec<Bid> {
     })
 }
 
-/// Turns what the children of `parent` request into minimums. Where that does not fit beside the minimums, minimums come
+/// Turns what the members of a group request into minimums. Where that does not fit beside the minimums, minimums come
 /// first, and what is left goes to the requests, by weight.
-fn apply_requested(tree: &Tree<Demand>, parent: Option<NodeId>, amount: u64, group: &mut [Bid]) {
-    let requests = tree
-        .children(parent)
-        .map(|child| tree[child].requested_protection);
+fn apply_requested(tree: &Tree<Demand>, members: &[NodeId], amount: u64, group: &mut [Bid]) {
+    let requests = members
+        .iter()
+        .map(|member| tree[*member].requested_protection);
     if requests.clone().all(|requested| requested == 0) {
         return;
     }
@@ -103,8 +139,9 @@ fn apply_requested(tree: &Tree<Demand>, parent: Option<NodeId>, amount: u64, gro
 pub struct Demand {
     /// Weight among the siblings.
     pub weight: Weight,
-    /// Nobody set a weight of this inner node: it competes with the sum of the weights of those children that demand
-    /// anything, so that where no weight is set on the way leaves compete as leaves, whatever the shape of the tree.
+    /// Nobody set a weight of this inner node: its children compete with its siblings, each by its own weight, so that where
+    /// no weight is set on the way leaves compete as leaves, whatever the shape of the tree. Where it has a limit that binds, or a
+    /// minimum, it competes as one, with the sum of the weights of those children that demand anything.
     pub sums_weights: bool,
     /// What it gets before anything is divided by weight (for an inner node, at least the sum of its children's minimums).
     pub minimum: u64,
@@ -168,6 +205,18 @@ mod tests {
             tree[*pod].total = 0;
         }
         assert_eq!(entitlements(&tree, 1100)[..2], [550, 550]);
+        // Nor do those that demand next to nothing, and what they leave is everybody's.
+        for pod in &pods[1..] {
+            tree[*pod].total = 1;
+        }
+        let parts = entitlements(&tree, 1109);
+        assert_eq!((parts[2], parts[3]), (550, 550), "{parts:?}");
+        assert_eq!(parts[..2], [550, 559]);
+        // A limit that binds makes a group one, as a minimum does.
+        tree[burstable].total = 300;
+        tree[pods[1]].total = u64::MAX;
+        assert_eq!(entitlements(&tree, 1100)[..2], [800, 300]);
+        tree[burstable].total = u64::MAX;
         // A weight that was set is that of the group.
         tree[burstable].sums_weights = false;
         for pod in &pods {

@@ -92,7 +92,7 @@ fn head(out: &mut String, status: &Status, index: usize, tenant: &TenantStatus) 
     if tenant.sums_weights {
         let _ = writeln!(
             out,
-            "  for page cache it weighs {competes}, what its children that demand any weigh together: nobody has set its weight"
+            "  for page cache its children compete with its siblings, with {competes} together: nobody has set its weight"
         );
     }
 }

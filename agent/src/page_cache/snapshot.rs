@@ -1,6 +1,7 @@
 //! From the last samples to a [`Snapshot`].
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use justitia_api::{ReclaimExemption, WeightSource};
@@ -83,7 +84,9 @@ impl Monitor {
         Tenant {
             key,
             weight,
-            sums_weights: source == WeightSource::Default && !node.is_delegated(),
+            sums_weights: source == WeightSource::Default
+                && !node.is_delegated()
+                && !is_of_user(node.cgroup.path()),
             minimum: 0,
             requested_protection: 0,
             cache: (memory.file + memory.slab).saturating_sub(node.excluded_cache),
@@ -236,6 +239,14 @@ struct ChildSum {
     has_unmanaged: bool,
 }
 
+/// Whether a cgroup is all that a user has. logind makes a cgroup for each session there, so that their number is the user's to
+/// choose (systemd-logind.service(8)).
+fn is_of_user(path: &Path) -> bool {
+    let name = path.strip_prefix("user.slice").ok().and_then(Path::to_str);
+    let uid = name.and_then(|name| name.strip_prefix("user-")?.strip_suffix(".slice"));
+    uid.is_some_and(|uid| !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 impl ChildSum {
     fn add(&mut self, child: &Self) {
         self.cache = self.cache.saturating_add(child.cache);
@@ -243,5 +254,23 @@ impl ChildSum {
         self.other = self.other.saturating_add(child.other);
         self.unreclaimable = self.unreclaimable.saturating_add(child.unreclaimable);
         self.has_unmanaged |= child.has_unmanaged;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_slice_is_one_whatever_the_user_opens() {
+        for (path, expected) in [
+            ("user.slice/user-1000.slice", true),
+            ("user.slice/user-1000.slice/session-1.scope", false),
+            ("user.slice/user-.slice", false),
+            ("user.slice", false),
+            ("a/user.slice/user-1000.slice", false),
+        ] {
+            assert_eq!(is_of_user(Path::new(path)), expected, "{path}");
+        }
     }
 }
