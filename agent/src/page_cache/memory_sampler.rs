@@ -244,11 +244,15 @@ impl MemorySampler {
         self.page_ins.record(self.page_ins.total() + growth, now);
         self.page_in_rate = growth.saturating_mul(1000) / millis;
         let slab_growth = stat.slab_reclaimable.saturating_sub(self.slab);
+        // Its `memory.low` has this on top.
+        let anonymous = stat.inactive_anon + stat.active_anon;
+        let heap_moved = anonymous.abs_diff(self.swappable) > GROWTH;
         if growth >= GROWTH || slab_growth >= GROWTH || refaults > last.refaults {
             self.grew_at = Some(now);
             self.active_at = now;
         }
-        growth > 0 || slab_growth >= GROWTH || file.abs_diff(self.file) > GROWTH
+        let file_moved = file.abs_diff(self.file) > GROWTH;
+        growth > 0 || slab_growth >= GROWTH || file_moved || heap_moved
     }
 
     fn record_cpu(&mut self, usage: u64, now: Instant) {

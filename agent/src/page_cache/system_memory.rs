@@ -106,7 +106,8 @@ impl SystemMemory {
     /// If `/proc` cannot be read.
     pub fn sample(&mut self, now: Instant, freed_by_us: u64) -> Result<()> {
         if self.slow_at.is_none_or(|at| now - at >= SLOW_PERIOD) {
-            self.memory.total = self.proc.meminfo()?.mem_total;
+            let info = self.proc.meminfo()?;
+            (self.memory.total, self.memory.hugetlb) = (info.mem_total, info.hugetlb);
             self.swappiness = self.proc.swappiness().unwrap_or(0);
             self.slow_at = Some(now);
         }

@@ -162,6 +162,7 @@ pub struct Meminfo {
     pub slab_reclaimable: u64,
     pub swap_total: u64,
     pub swap_free: u64,
+    pub hugetlb: u64,
 }
 
 impl Meminfo {
@@ -204,6 +205,7 @@ impl Meminfo {
                 b"SReclaimable" => &mut info.slab_reclaimable,
                 b"SwapTotal" => &mut info.swap_total,
                 b"SwapFree" => &mut info.swap_free,
+                b"Hugetlb" => &mut info.hugetlb,
                 _ => continue,
             };
             *field = kilobytes(value)

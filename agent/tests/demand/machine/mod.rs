@@ -325,6 +325,7 @@ impl Machine {
         let refaulted = justitia_share::num::to_u64(self.file_cost) * PAGE_SIZE;
         let memory = Memory {
             total: self.size * PAGE_SIZE * 10 / 7,
+            hugetlb: 0,
             free: self.free() * PAGE_SIZE,
             reclaim_in_flight: 0,
             low_watermark: self.size / LOW * PAGE_SIZE,
