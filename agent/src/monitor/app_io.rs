@@ -112,11 +112,16 @@ impl AppIoMonitor {
         match attaching.try_recv() {
             Ok(attached) => {
                 *self = attached;
+                let absent = self.limitations();
                 match &self.unavailable {
-                    None => tracing::info!("the probes are loaded"),
                     Some(why) => tracing::warn!(
                         why,
                         "the probes were not loaded: what applications get is not known"
+                    ),
+                    None if absent.is_empty() => tracing::info!("the probes are loaded"),
+                    None => tracing::warn!(
+                        absent = absent.len(),
+                        "the probes are loaded but for some: `justitia status` says which, and why"
                     ),
                 }
             }

@@ -74,7 +74,10 @@ impl IoProbes {
         // Before anything is counted: attaching takes a while, and cgroups need slots meanwhile.
         probes.slots.free_all(&probes.accounting)?;
         probes.accounting.attach();
-        Ok(probes)
+        match none_attached(probes.accounting.status()) {
+            Some(reason) => Err(ProbeError::Refused { reason }),
+            None => Ok(probes),
+        }
     }
 
     /// Every probe, in the order of [`Probe::ALL`]: attached, or why not.
@@ -232,6 +235,15 @@ impl IoProbes {
     }
 }
 
+/// Why nothing is counted, if every program was refused.
+fn none_attached(status: &[ProbeStatus]) -> Option<String> {
+    let attached = status.iter().any(|one| one.state == State::Yes);
+    (!attached).then(|| {
+        let first = status.first();
+        first.map_or_else(String::new, |one| one.reason.clone())
+    })
+}
+
 /// Loads the accounting programs, with sampling of accesses if the kernel takes it; otherwise without, and why.
 fn load(
     limits: &Limits,
@@ -283,4 +295,25 @@ fn config(slots: u32, processors: u32, sampling: bool) -> Vec<u8> {
         config.extend(word.to_ne_bytes());
     }
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_of_which_none_is_attached_are_none() {
+        let one = |probe, state, reason: &str| ProbeStatus {
+            probe,
+            state,
+            reason: reason.to_owned(),
+            details: Vec::new(),
+        };
+        let refused = |probe| one(probe, State::No, DENIED);
+        let all = Probe::ALL.map(refused);
+        assert_eq!(none_attached(&all).as_deref(), Some(DENIED));
+        let mut some = all;
+        some[1] = one(Probe::ALL[1], State::Yes, "kprobe");
+        assert_eq!(none_attached(&some), None);
+    }
 }
