@@ -191,7 +191,12 @@ impl ActiveSet {
 
     /// Forgets the last samples, as after a pause: the next one begins anew.
     pub fn reset(&mut self) {
-        self.sampler = TenantIoSampler::default();
+        self.sampler.reset();
+    }
+
+    /// The disks that are divided are these from now on. The next sample begins anew.
+    pub fn of_disks(&mut self, disks: Vec<DevId>) {
+        self.sampler = TenantIoSampler::of(disks);
     }
 }
 
@@ -223,15 +228,15 @@ fn disk_activity(
         })
 }
 
-/// What the applications in a cgroup and its descendants did. `None` also where reading it would take
-/// long: a delegatee may have made many cgroups.
+/// What the applications in a cgroup and its descendants did. Of many, which a delegatee may have made, as of the last
+/// reading of the probes: to read each would take long.
 fn app_io(cgroups: &CgroupTree, source: &impl AppIoSource, id: CgroupId) -> Option<AppIo> {
-    let subtree: Vec<CgroupId> = cgroups.subtree(id).take(MAX_CGROUPS + 1).collect();
-    if subtree.len() > MAX_CGROUPS {
-        return None;
-    }
-    subtree.into_iter().try_fold(AppIo::default(), |sum, id| {
-        let one = source.app_io(id)?;
+    let many = cgroups.subtree(id).nth(MAX_CGROUPS).is_some();
+    cgroups.subtree(id).try_fold(AppIo::default(), |sum, id| {
+        let one = match many {
+            true => source.app_io_lately(id)?,
+            false => source.app_io(id)?,
+        };
         Some(AppIo {
             bytes: sum.bytes.saturating_add(one.bytes),
             outstanding: sum.outstanding.saturating_add(one.outstanding),

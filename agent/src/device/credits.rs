@@ -186,7 +186,8 @@ impl Credits {
         self.moved.extend(followed.moved);
         if followed.changed {
             // The counters of a number are not those of another disk that has it now.
-            self.users.reset();
+            let disks = self.disks.iter().map(|disk| disk.disk.id);
+            self.users.of_disks(disks.collect());
             self.audited = None;
             self.stir(now);
         }

@@ -30,7 +30,7 @@ impl Flow {
 /// A tenant's I/O in one interval. Amounts in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TenantIo {
-    /// What it transferred, by device, per second: of the devices that it has used in the last minute.
+    /// What it transferred, by device, per second: of the disks that it has used in the last minute.
     pub flows: Vec<(DevId, Flow)>,
     /// The fraction of the time in which any of its tasks waited for I/O, or for memory that writeback has to free first (PSI), or a disk
     /// had requests of it that somebody waits for (probes). Without either, 1 for a tenant with I/O: the disk's own counters tell whether
@@ -74,6 +74,25 @@ impl TenantIo {
         self.flows.iter().any(|(id, _)| *id == device)
     }
 
+    /// What of its I/O was with one device, where it uses several: what others transferred was theirs, and dirty pages are
+    /// where it writes.
+    #[must_use]
+    pub fn part_of(&self, device: DevId) -> (f64, f64) {
+        let here = self.flow(device);
+        let all = |of: fn(&Flow) -> f64| self.flows.iter().map(|(_, flow)| of(flow)).sum::<f64>();
+        let elsewhere = all(Flow::bytes) - here.bytes();
+        let application = match elsewhere > 0.0 {
+            true => (self.application - elsewhere).max(here.bytes()),
+            false => self.application,
+        };
+        let written = all(|flow| flow.written);
+        let share = match written > 0.0 {
+            true => here.written / written,
+            false => 1.0,
+        };
+        (application, to_f64(self.dirty) * share)
+    }
+
     /// What it transferred to and from one device, per second.
     #[must_use]
     pub fn flow(&self, device: DevId) -> Flow {
@@ -90,6 +109,10 @@ pub trait AppIoSource {
     fn disk_activity(&self, id: CgroupId) -> Option<DiskActivity>;
     /// What a tenant's applications did up to now; this reads the probes. `None` without probes.
     fn app_io(&self, id: CgroupId) -> Option<AppIo>;
+    /// The same as of the last reading of the probes, where that is free of cost.
+    fn app_io_lately(&self, id: CgroupId) -> Option<AppIo> {
+        self.app_io(id)
+    }
 }
 
 /// What a tenant's applications did.
@@ -131,6 +154,8 @@ const MAX_OPEN: usize = 64;
 /// Samples tenants. Each [`TenantIo`] covers the time between two samples.
 #[derive(Debug, Default)]
 pub(super) struct TenantIoSampler {
+    /// The disks that count; `None`: all devices. What went through a logical volume is counted at its disk.
+    disks: Option<Vec<DevId>>,
     last: HashMap<CgroupId, IoSample>,
     files: HashMap<CgroupId, StatFdCache>,
 }
@@ -162,6 +187,14 @@ struct MemorySample {
 }
 
 impl TenantIoSampler {
+    /// One that has seen nothing yet, of these disks.
+    pub(super) fn of(disks: Vec<DevId>) -> Self {
+        Self {
+            disks: Some(disks),
+            ..Self::default()
+        }
+    }
+
     /// Samples a tenant. `application` is what its applications did so far, where known. `None` for the first sample.
     ///
     /// # Errors
@@ -179,12 +212,21 @@ impl TenantIoSampler {
             None => StatFdCache::open(cgroup)?,
         };
         let mut here = IoSample::read(&files, before.as_ref(), application, now)?;
+        if let Some(disks) = &self.disks {
+            here.used.retain(|(device, _)| disks.contains(device));
+        }
         if self.files.len() < MAX_OPEN {
             self.files.insert(id, files);
         }
         let interval = before.and_then(|before| between(&before, &mut here));
         self.last.insert(id, here);
         Ok(interval)
+    }
+
+    /// Forgets all that was sampled.
+    pub(super) fn reset(&mut self) {
+        self.last.clear();
+        self.files.clear();
     }
 
     /// Forgets a cgroup; returns its last `io.stat`.

@@ -9,7 +9,7 @@ use justitia_kernel::probes::{CURVE_BYTES, Counters, IoProbes, Limits, ProbeSamp
 use justitia_kernel::psi::PsiResource;
 
 use super::cpu_budget::thread_cpu;
-use super::rate_window::{RateWindows, WindowStats, bytes};
+use super::rate_window::{RateWindows, WindowStats, app_io};
 use crate::device::{AppIo, AppIoSource, DiskActivity};
 use crate::page_cache::{CgroupTree, ReuseSampler};
 
@@ -339,11 +339,11 @@ impl AppIoSource for AppIoMonitor {
     /// 0 before the first I/O.
     fn app_io(&self, id: CgroupId) -> Option<AppIo> {
         let counters: Option<Counters> = self.readable()?.counters_of(id);
-        let did = |counters: Counters| AppIo {
-            bytes: bytes(&counters),
-            outstanding: counters.outstanding_ns,
-        };
-        Some(counters.map_or(AppIo::default(), did))
+        Some(counters.map_or(AppIo::default(), |counters| app_io(&counters)))
+    }
+
+    fn app_io_lately(&self, id: CgroupId) -> Option<AppIo> {
+        self.readable().map(|_| self.windows.app_io(id))
     }
 }
 

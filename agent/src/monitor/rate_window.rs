@@ -12,7 +12,7 @@ use justitia_share::Fraction;
 use justitia_share::fairness_window::Activity;
 use justitia_share::num::to_f64;
 
-use crate::device::DiskActivity;
+use crate::device::{AppIo, DiskActivity};
 
 /// The length of the window.
 pub const WINDOW: Duration = Duration::from_secs(10);
@@ -92,6 +92,13 @@ impl RateWindows {
         }
     }
 
+    /// What a tenant's applications did, as of its last counters.
+    #[must_use]
+    pub(super) fn app_io(&self, id: CgroupId) -> AppIo {
+        let window = self.windows.get(&id);
+        window.map_or_else(AppIo::default, |window| app_io(&window.last))
+    }
+
     /// Forgets a removed cgroup.
     pub(super) fn remove(&mut self, id: CgroupId) {
         self.windows.remove(&id);
@@ -159,6 +166,14 @@ impl RateWindow {
                     || recent.written.total().bytes > 0,
             },
         })
+    }
+}
+
+/// What these counters say of applications.
+pub(super) const fn app_io(counters: &Counters) -> AppIo {
+    AppIo {
+        bytes: bytes(counters),
+        outstanding: counters.outstanding_ns,
     }
 }
 

@@ -175,6 +175,32 @@ fn io_domains_are_where_the_administrator_divides() {
     assert_eq!(app_io(&cgroups, &Page, id), Some(read(3 * 4096)));
 }
 
+/// A delegatee can make as many cgroups as it likes; what it does counts all the same.
+#[test]
+fn of_many_cgroups_the_last_reading_of_the_probes_counts() {
+    struct Cached;
+    impl AppIoSource for Cached {
+        fn disk_activity(&self, _: CgroupId) -> Option<DiskActivity> {
+            None
+        }
+        fn app_io(&self, _: CgroupId) -> Option<AppIo> {
+            unreachable!("it would be read for each")
+        }
+        fn app_io_lately(&self, _: CgroupId) -> Option<AppIo> {
+            Some(read(4096))
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    cgroup(dir.path(), "top", "io memory\n");
+    for number in 0..MAX_CGROUPS {
+        cgroup(dir.path(), &format!("top/{number}"), "memory\n");
+    }
+    let cgroups = tree(dir.path());
+    let top = cgroups.breadth_first()[0];
+    let all = u64::try_from(MAX_CGROUPS).unwrap() + 1;
+    assert_eq!(app_io(&cgroups, &Cached, top), Some(read(all * 4096)));
+}
+
 #[test]
 fn without_probes_io_stat_shows_active_tenants() {
     struct Blind;

@@ -6,7 +6,7 @@ use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::io::{DevId, IoStat};
 use justitia_kernel::knob::Knob;
 use justitia_share::NodeId;
-use justitia_share::num::to_f64;
+use justitia_share::num::{to_f64, to_u64};
 
 use super::io_cost::OwnIoCost;
 use super::knobs::{Guarded, LetGo, Moved, give_back};
@@ -271,13 +271,14 @@ impl DiskCredits {
 fn used(node: NodeId, io: &TenantIo, device: DevId, costs: &Costs) -> Used {
     let flow = io.flow(device);
     let times = costs.times(flow.bytes(), flow.requests);
+    let (application, dirty) = io.part_of(device);
     Used {
         node,
         bytes: flow.bytes() * times,
         written: flow.written,
         stalled: io.stalled,
-        application: io.application * times,
-        dirty: io.dirty,
+        application: application * times,
+        dirty: to_u64(dirty),
     }
 }
 

@@ -21,6 +21,72 @@ fn a_buffered_writer_remains_one_with_few_dirty_pages() {
     }
 }
 
+/// One that writes a gigabyte a second elsewhere, and now and then a line here.
+#[test]
+fn what_a_tenant_does_on_another_disk_is_not_of_this_one() {
+    let device = |minor| DevId { major: 8, minor };
+    let flow = |written: f64| Flow {
+        written,
+        ..Flow::default()
+    };
+    let io = TenantIo {
+        flows: vec![(device(0), flow(4096.0)), (device(16), flow(1e9))],
+        application: 1e9 + 4096.0,
+        dirty: 100 << 20,
+        ..TenantIo::default()
+    };
+    let (application, dirty) = io.part_of(device(0));
+    assert!((application - 4096.0).abs() < 1.0, "{application}");
+    assert!(dirty < 4096.0, "{dirty}");
+    let (application, dirty) = io.part_of(device(16));
+    assert!((application / 1e9 - 1.0).abs() < 1e-3, "{application}");
+    assert!((dirty / to_f64(io.dirty) - 1.0).abs() < 1e-3, "{dirty}");
+    // With one disk all is of that one, as it was sampled.
+    let alone = TenantIo {
+        flows: vec![(device(0), flow(4096.0))],
+        application: -5.0,
+        ..io
+    };
+    let (application, dirty) = alone.part_of(device(0));
+    assert!((application + 5.0).abs() < 1e-9 && dirty >= to_f64(alone.dirty));
+}
+
+/// The kernel charges a logical volume and its disk for the same bytes.
+#[test]
+fn a_byte_on_a_logical_volume_counts_once() {
+    let mut tenant = Sampled::new();
+    let (disk, volume) = (
+        DevId { major: 8, minor: 0 },
+        DevId {
+            major: 253,
+            minor: 0,
+        },
+    );
+    tenant.sampler = TenantIoSampler::of(vec![disk]);
+    let mut last = None;
+    for second in 0..60 {
+        let bytes = second * (10 << 20);
+        let line = |device: DevId| {
+            format!("{device} rbytes={bytes} wbytes=0 rios={second} wios=0 dbytes=0 dios=0\n")
+        };
+        std::fs::write(tenant.path.join("io.stat"), line(volume) + &line(disk)).unwrap();
+        let read = AppIo {
+            bytes,
+            outstanding: 0,
+        };
+        let at = tenant.begin + Duration::from_secs(second);
+        last = tenant
+            .sampler
+            .sample(&tenant.cgroup, Some(read), at)
+            .unwrap();
+    }
+    let io = last.unwrap();
+    let rate = to_f64(10_u64 << 20);
+    assert!((io.application / rate - 1.0).abs() < 0.01, "{io:?}");
+    assert!((io.flow(disk).bytes() / rate - 1.0).abs() < 0.01, "{io:?}");
+    assert!(!io.uses(volume));
+}
+
 const MEMORY: &str = "anon 1000\nfile 9000\ninactive_file 4000\nactive_file 4096\nfile_dirty 2000\nfile_writeback 48\n";
 
 /// A cgroup without files yet, and where they go.
