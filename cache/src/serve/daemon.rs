@@ -156,23 +156,27 @@ impl Closed {
 impl Daemon {
     /// The statistics.
     pub(super) fn stats(&self) -> Stats {
+        // Each lock is released before the next is taken: others take them in other orders.
+        let exports = self.volumes.lock().iter().map(|v| v.stats()).collect();
+        let unserved = self.unserved.lock().iter().map(UnservedDisk::new).collect();
+        let ports = self.ports.lock().iter().map(|port| port.stats()).collect();
+        let pools_of_guests = self.vms.lock().pools_of_guests();
+        let clients = {
+            let of_vms = self.of_vms.lock();
+            let servers = of_vms.values().chain([&self.all]);
+            servers.map(Server::clients).sum()
+        };
+        let connected =
+            |servers: &[VhostServer]| servers.iter().filter(|s| s.is_connected()).count();
+        let vhost_front_ends = connected(&self.vhost_servers.lock());
         Stats {
             cache: self.cache.stats(),
-            exports: self.volumes.lock().iter().map(|v| v.stats()).collect(),
-            unserved: self.unserved.lock().iter().map(UnservedDisk::new).collect(),
-            ports: self.ports.lock().iter().map(|port| port.stats()).collect(),
-            pools_of_guests: self.vms.lock().pools_of_guests(),
-            clients: {
-                let of_vms = self.of_vms.lock();
-                let servers = of_vms.values().chain([&self.all]);
-                servers.map(Server::clients).sum()
-            },
-            vhost_front_ends: self
-                .vhost_servers
-                .lock()
-                .iter()
-                .filter(|s| s.is_connected())
-                .count(),
+            exports,
+            unserved,
+            ports,
+            pools_of_guests,
+            clients,
+            vhost_front_ends,
             io_uring_unsupported: crate::ring::unsupported_reason(),
         }
     }

@@ -68,6 +68,22 @@ impl Rig {
     }
 }
 
+/// A request that adds a VM holds the VMs while it takes the volumes.
+#[test]
+fn figures_hold_no_lock_while_they_wait_for_another() {
+    let rig = Rig::new();
+    let daemon = rig.service.daemon();
+    std::thread::scope(|scope| {
+        let vms = daemon.vms.lock();
+        let asked = scope.spawn(|| daemon.stats());
+        std::thread::sleep(Duration::from_millis(100));
+        let volumes = daemon.volumes.try_lock_for(Duration::from_secs(1));
+        assert_eq!(volumes.map(|volumes| volumes.len()), Some(1));
+        drop(vms);
+        assert_eq!(asked.join().unwrap().exports.len(), 1);
+    });
+}
+
 #[test]
 fn blocks_are_migrated_by_requests() {
     let rig = Rig::new();
