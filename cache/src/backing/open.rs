@@ -49,13 +49,28 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
+/// What a unit with `ProtectHome=yes` does not see, and with `ProtectHome=read-only` cannot write.
+const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
+
+/// What to do about it where the unit may be why.
+fn unit_hint(path: &Path, error: &io::Error) -> &'static str {
+    let kinds = [io::ErrorKind::NotFound, io::ErrorKind::ReadOnlyFilesystem];
+    match kinds.contains(&error.kind()) && HOMES.iter().any(|home| path.starts_with(home)) {
+        true => {
+            "; justitia-cache.service sees /home, /root and /run/user only if `systemctl edit justitia-cache` says `ProtectHome=read-only`, and `ReadWritePaths=` with the directories that it is to write"
+        }
+        false => "",
+    }
+}
+
 /// Why an image could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The system refused.
     #[error(
-        "cannot open image {path}: expected a raw image or a block device that can be opened, found none: {source}{}",
-        hint(source)
+        "cannot open image {path}: expected a raw image or a block device that can be opened, found none: {source}{}{}",
+        hint(source),
+        unit_hint(path, source)
     )]
     Io {
         /// The image.
@@ -419,5 +434,24 @@ mod tests {
         assert_eq!(of(0, b"LUKS\xba\xbe"), None);
         let empty = tempfile::tempfile().unwrap();
         assert_eq!(foreign(&empty, 0).unwrap(), None);
+    }
+
+    #[test]
+    fn an_image_in_a_home_that_is_not_there_or_not_writable_may_be_hidden_by_the_unit() {
+        use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
+        for (path, kind, hidden) in [
+            ("/home/alice/vm.img", NotFound, true),
+            ("/root/vm.img", ReadOnlyFilesystem, true),
+            ("/run/user/1000/vm.img", NotFound, true),
+            ("/home/alice/vm.img", PermissionDenied, false),
+            ("/homes/alice/vm.img", NotFound, false),
+        ] {
+            let said = OpenError::Io {
+                path: path.into(),
+                source: kind.into(),
+            };
+            let said = said.to_string();
+            assert_eq!(said.contains("`ProtectHome=read-only`"), hidden, "{said}");
+        }
     }
 }
