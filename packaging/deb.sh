@@ -48,10 +48,11 @@ set -e
 if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 if [ "$1" = purge ]; then
 	rm -rf /etc/justitia
-	# Without the journal nobody could restore the knobs that it names. It goes at the next boot, and they with it.
-	if [ -e /run/justitia/ledger ]; then
-		echo "justitia: knobs are still set, see /run/justitia/ledger, which is kept. To restore them, install justitia again" \
-			"and run 'justitia reset'." >&2
+	# Without the journals nobody could restore the knobs and the balloons that they name. They go at the next boot, and what
+	# they name with them.
+	if [ -e /run/justitia/ledger ] || [ -e /run/justitia/host/balloons ]; then
+		echo "justitia: knobs are still set, or balloons changed: see /run/justitia/ledger and /run/justitia/host/balloons, which are" \
+			"kept. To restore them, install justitia again and run 'justitia reset' and 'justitia host reset'." >&2
 	else
 		rm -rf /run/justitia
 	fi

@@ -292,28 +292,31 @@ fn maintainer_script(name: &str, argument: &str, root: &Path) -> Option<Output> 
 }
 
 #[test]
-fn a_purge_keeps_the_journal_of_knobs_that_are_still_set() {
-    let dir = tempfile::tempdir().unwrap();
-    let (state, etc) = (
-        dir.path().join("run/justitia"),
-        dir.path().join("etc/justitia"),
-    );
-    std::fs::create_dir_all(&state).unwrap();
-    std::fs::create_dir_all(&etc).unwrap();
-    let ledger = state.join("ledger");
-    std::fs::write(&ledger, "a line").unwrap();
+fn a_purge_keeps_the_journals_of_what_is_not_restored() {
+    for journal in ["ledger", "host/balloons"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, etc) = (
+            dir.path().join("run/justitia"),
+            dir.path().join("etc/justitia"),
+        );
+        std::fs::create_dir_all(state.join("host")).unwrap();
+        std::fs::create_dir_all(&etc).unwrap();
+        let journal = state.join(journal);
+        std::fs::write(&journal, "a line").unwrap();
 
-    let removed = maintainer_script("postrm", "remove", dir.path()).unwrap();
-    assert!(removed.status.success() && etc.exists() && ledger.exists());
+        let removed = maintainer_script("postrm", "remove", dir.path()).unwrap();
+        assert!(removed.status.success() && etc.exists() && journal.exists());
 
-    let purged = maintainer_script("postrm", "purge", dir.path()).unwrap();
-    assert!(purged.status.success() && !etc.exists() && ledger.exists());
-    let said = String::from_utf8(purged.stderr).unwrap();
-    assert!(said.contains("knobs are still set"), "{said}");
+        let purged = maintainer_script("postrm", "purge", dir.path()).unwrap();
+        assert!(purged.status.success() && !etc.exists() && journal.exists());
+        let said = String::from_utf8(purged.stderr).unwrap();
+        let journal_is_named = said.contains(journal.to_str().unwrap());
+        assert!(journal_is_named && said.contains("still set"), "{said}");
 
-    std::fs::remove_file(&ledger).unwrap();
-    std::fs::write(state.join("lock"), "").unwrap();
-    let purged = maintainer_script("postrm", "purge", dir.path()).unwrap();
-    assert!(purged.status.success() && !state.exists());
-    assert!(purged.stderr.is_empty());
+        std::fs::remove_file(&journal).unwrap();
+        std::fs::write(state.join("lock"), "").unwrap();
+        let purged = maintainer_script("postrm", "purge", dir.path()).unwrap();
+        assert!(purged.status.success() && !state.exists());
+        assert!(purged.stderr.is_empty());
+    }
 }
