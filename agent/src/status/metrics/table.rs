@@ -65,7 +65,7 @@ const AGENT: &[Metric] = &[
         "knobs_managed",
         Number,
         Agent(|p| Some(Whole(p.status.agent_usage.knobs))),
-        "Knobs (files of cgroups, vm.dirty_background_ratio and vm.vfs_cache_pressure) whose value the agent has set and will restore",
+        "Knobs (files of cgroups, io.cost.qos and io.cost.model of the root among them, vm.dirty_background_ratio and vm.vfs_cache_pressure) whose value the agent has set and will restore",
     ),
     gauge(
         "knobs_external",
