@@ -39,6 +39,24 @@ fn alerts_are_valid_and_fire_when_they_should() {
     }
 }
 
+#[test]
+fn the_guide_names_the_scrape_jobs_that_the_alerts_expect() {
+    for (rules, page) in [
+        ("alerts.yml", "operate.md"),
+        ("cache-alerts.yml", "cache.md"),
+    ] {
+        let rules = std::fs::read_to_string(packaging().join(rules)).unwrap();
+        let page = packaging().join("../docs/guide").join(page);
+        let page = std::fs::read_to_string(page).unwrap();
+        let jobs = rules.split("job=\"").skip(1);
+        let jobs: BTreeSet<_> = jobs.filter_map(|rest| rest.split('"').next()).collect();
+        assert_eq!(jobs.len(), 1);
+        for job in jobs {
+            assert!(page.contains(&format!("`{job}` as the scrape job's name")));
+        }
+    }
+}
+
 /// The series that the agent exports.
 fn exported() -> BTreeSet<String> {
     let tenant = TenantStatus {
