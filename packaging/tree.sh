@@ -41,8 +41,9 @@ product() {
 	for file in grafana.json alerts.yml cache-alerts.yml; do
 		install -D -m 0644 "$here/$file" "$tree/usr/share/justitia/$file"
 	done
-	# The documents, at the places where they name each other.
-	for document in README.md SPECIFICATION.md CONTRIBUTING.md CHANGELOG.md docs cache/README.md kernel/src/bpf/README.md; do
+	# The documents, and what they lead to, at the places where they name each other.
+	for document in README.md SPECIFICATION.md CONTRIBUTING.md CHANGELOG.md docs cache/README.md lab/experiments \
+		kernel/src/bpf/README.md kernel/src/bpf/LICENSE-GPL-2.0; do
 		to=$tree/usr/share/doc/justitia/$document
 		mkdir -p "$(dirname "$to")"
 		cp -r "$here/../$document" "$to"

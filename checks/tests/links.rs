@@ -111,6 +111,37 @@ fn every_link_between_documents_leads_somewhere() {
     assert!(all > 100, "the documents have {all} links only");
 }
 
+/// What packages hold of the repository, at the same places: what `product` of `packaging/tree.sh` copies.
+fn packaged() -> Vec<PathBuf> {
+    let script = fs::read_to_string(root().join("packaging/tree.sh")).unwrap();
+    let (_, list) = script.split_once("for document in ").unwrap();
+    let (list, _) = list.split_once("; do\n").unwrap();
+    let words = list.split_whitespace().filter(|word| *word != "\\");
+    words.map(PathBuf::from).collect()
+}
+
+#[test]
+fn every_link_of_a_packaged_document_leads_to_what_is_packaged() {
+    let packaged = packaged();
+    let is_packaged = |path: &Path| packaged.iter().any(|place| path.starts_with(place));
+    let mut all = 0;
+    for (document, text) in documents() {
+        if !is_packaged(&document) {
+            continue;
+        }
+        let links = links(&text).into_iter();
+        let targets = links.map(|(path, _)| resolved(&document, &path));
+        let missing: Vec<PathBuf> = targets.filter(|path| !is_packaged(path)).collect();
+        let document = document.display();
+        assert!(
+            missing.is_empty(),
+            "{document}: packaging/tree.sh does not copy {missing:?}"
+        );
+        all += 1;
+    }
+    assert!(all > 20, "{all} documents are packaged only");
+}
+
 #[test]
 fn a_link_that_leads_nowhere_is_found() {
     let text = "# A `heading`, with [a link](README.md)\n\n## Same\n\n## Same\n\n```\n# code\n[no](no.md)\n```\n";
