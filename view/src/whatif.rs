@@ -42,22 +42,26 @@ pub struct Forecast {
 pub fn whatif(status: &Status, index: usize, change: Change, block: f64) -> Vec<Forecast> {
     let before = divide(status, None);
     let after = divide(status, Some((index, change)));
-    let tenants = status.tenants.iter().enumerate();
-    tenants
-        .filter(|(i, tenant)| {
-            let moved = before[*i].abs_diff(after[*i]) > (before[*i] / 100).max(1 << 20);
-            tenant.leaf && (*i == index || moved)
+    let leaves = status.tenants.iter().enumerate().filter(|(_, t)| t.leaf);
+    leaves
+        .map(|(i, tenant)| {
+            // It holds no more than it takes in, or has now, whatever it is entitled to.
+            let most = wants(tenant).max(tenant.usage);
+            let mut cache = [before[i], after[i]].map(|part| part.min(most));
+            if let (true, Change::Size(size)) = (i == index, change) {
+                // What nobody demands is divided, too: of that it gets nothing.
+                cache[1] = after[i].min(size);
+            }
+            (i, forecast(tenant, cache, block))
         })
-        .map(|(i, tenant)| forecast(tenant, [before[i], after[i]], block))
+        .filter(|(i, Forecast { cache, .. })| {
+            *i == index || cache[0].abs_diff(cache[1]) > (cache[0] / 100).max(1 << 20)
+        })
+        .map(|(_, forecast)| forecast)
         .collect()
 }
 
-fn forecast(tenant: &TenantStatus, entitlement: [u64; 2], block: f64) -> Forecast {
-    // One that does not take in more holds no more than now, whatever it is entitled to.
-    let most = tenant
-        .demand
-        .map_or(u64::MAX, |demand| demand.max(tenant.usage));
-    let cache = entitlement.map(|part| part.min(most));
+fn forecast(tenant: &TenantStatus, cache: [u64; 2], block: f64) -> Forecast {
     let misses = tenant
         .curve
         .as_ref()
@@ -95,8 +99,13 @@ fn demand(tenant: &TenantStatus) -> Demand {
         in_use: if tenant.leaf { tenant.in_use() } else { 0 },
         working_set: if tenant.leaf { tenant.working_set } else { 0 },
         requested_protection: tenant.requested_protection,
-        total: tenant.demand.unwrap_or(u64::MAX).min(reaches(tenant)),
+        total: wants(tenant),
     }
+}
+
+/// What it takes in at most.
+fn wants(tenant: &TenantStatus) -> u64 {
+    tenant.demand.unwrap_or(u64::MAX).min(reaches(tenant))
 }
 
 /// How far it fills its cache: one that has next to no misses at some size takes in no more.
@@ -243,6 +252,20 @@ mod tests {
         let found = whatif(&status, 0, Change::Size(300 * MIB), BLOCK);
         assert_eq!(found[0].cache[1], 300 * MIB);
         assert_eq!(found[1].cache[1], 300 * MIB);
+    }
+
+    #[test]
+    fn a_size_is_exact_where_memory_is_left_over() {
+        let mut a = hot("a", 100, 100);
+        a.usage = 0;
+        let status = status(vec![a, hot("b", 100, 100)]);
+        for (size, had, misses) in [(0, 0, 1.0), (50, 50, 0.5), (1000, 600, 0.0)] {
+            let found = whatif(&status, 0, Change::Size(size * MIB), BLOCK);
+            assert_eq!(found[0].cache, [100 * MIB, had * MIB], "{size}");
+            assert_eq!(found[0].misses, Some([0.0, misses]), "{size}");
+        }
+        let found = whatif(&status, 0, Change::Size(0), BLOCK);
+        assert_eq!(found.len(), 1, "the other has all it uses: {found:?}");
     }
 
     #[test]
