@@ -108,18 +108,27 @@ pub(crate) fn unix_listener(path: &Path, access: SocketAccess) -> Result<OwnedFd
     }
     let socket = socket(SocketFlags::empty()).map_err(errno)?;
     bind(&socket, &address).map_err(errno)?;
-    // No client can connect before listen, so none connects before owner and mode are set.
-    rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(errno)?;
+    if let Err(e) = open_to(&socket, path, access) {
+        // The lock is held: it is the one that was bound.
+        let _ = std::fs::remove_file(path);
+        return Err(errno(e));
+    }
+    Ok(socket)
+}
+
+/// Lets those connect to the bound socket who may. No client can connect before listen, so none connects before owner and mode
+/// are set.
+fn open_to(socket: &OwnedFd, path: &Path, access: SocketAccess) -> rustix::io::Result<()> {
+    // The mode first: that of another user's socket takes CAP_FOWNER.
+    rustix::fs::chmod(path, Mode::from_raw_mode(access.mode.into()))?;
     let (owner, group) = (
         access.owner.map(Uid::from_raw),
         access.group.map(Gid::from_raw),
     );
     if owner.is_some() || group.is_some() {
-        rustix::fs::chown(path, owner, group).map_err(errno)?;
+        rustix::fs::chown(path, owner, group)?;
     }
-    rustix::fs::chmod(path, Mode::from_raw_mode(access.mode.into())).map_err(errno)?;
-    listen(&socket, 128).map_err(errno)?;
-    Ok(socket)
+    listen(socket, 128)
 }
 
 fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
@@ -187,5 +196,51 @@ impl Waker {
             PollFd::new(&*self.0, PollFlags::IN),
         ];
         while poll(&mut both, None) == Err(Errno::INTR) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    use std::os::unix::fs::MetadataExt;
+
+    /// Listens for another user, in a thread without these capabilities.
+    fn listen_without(dropped: CapabilitySet, path: &Path) -> Result<OwnedFd, ListenError> {
+        let access = SocketAccess {
+            mode: 0o660,
+            owner: Some(65534),
+            group: None,
+        };
+        let listen = || {
+            let mut own = capabilities(None).unwrap();
+            own.effective -= dropped;
+            set_capabilities(None, own).unwrap();
+            unix_listener(path, access)
+        };
+        std::thread::scope(|scope| scope.spawn(listen).join().unwrap())
+    }
+
+    #[test]
+    fn a_socket_that_cannot_be_listened_on_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let error = listen_without(CapabilitySet::CHOWN, &path).unwrap_err();
+        assert!(error.to_string().contains("not permitted"), "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_socket_is_given_to_another_user_without_cap_fowner() {
+        let own = capabilities(None).unwrap().effective;
+        if !own.contains(CapabilitySet::CHOWN) {
+            eprintln!("not tested: this user cannot give files away");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let _socket = listen_without(CapabilitySet::FOWNER, &path).unwrap();
+        let found = std::fs::metadata(&path).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o777), (65534, 0o660));
     }
 }
