@@ -389,8 +389,28 @@ fn place(path: &Path) -> io::Result<PathBuf> {
             )))
         }
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(path.to_owned()),
+        Ok(found) if !found.is_file() => Ok(path.to_owned()),
+        _ => {
+            check_is_no_device_name(path)?;
+            Ok(path.to_owned())
+        }
     }
+}
+
+/// Checks that a regular file, which is at `path` or will be made there, does not lie among the devices: it would be in memory.
+fn check_is_no_device_name(path: &Path) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let directory = std::fs::canonicalize(directory)?;
+    if directory.starts_with("/dev") && !directory.starts_with("/dev/shm") {
+        return Err(invalid(format!(
+            "expected a block device, found none at {}: `lsblk` lists them",
+            path.display()
+        )));
+    }
+    Ok(())
 }
 
 fn check_directory(path: &Path) -> io::Result<()> {

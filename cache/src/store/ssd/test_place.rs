@@ -122,6 +122,20 @@ fn others_must_not_be_able_to_write_the_directory() {
 }
 
 #[test]
+fn no_file_is_made_where_a_device_was_meant() {
+    let path = Path::new("/dev/justitia-no-such-device");
+    let opened = open(path).map(drop);
+    for refused in [check_place(path, Foreign::Refuse), opened] {
+        let why = refused.unwrap_err().to_string();
+        assert!(why.contains("expected a block device, found none"), "{why}");
+    }
+    assert!(!path.exists());
+    if let Ok(dir) = tempfile::tempdir_in("/dev/shm") {
+        drop(open(&dir.path().join("ssd")).unwrap());
+    }
+}
+
+#[test]
 fn another_file_of_the_same_name_is_not_removed() {
     let (dir, path) = directory();
     let device = open(&path).unwrap();
