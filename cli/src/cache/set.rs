@@ -222,16 +222,7 @@ fn policy() -> impl TypedValueParser<Value = Policy> {
 }
 
 pub(super) fn set(args: &Set) -> anyhow::Result<()> {
-    let request = match &args.what {
-        What::Vm(vm) => set_vm(vm)?,
-        What::Pool(pool) => set_pool(pool),
-        What::Disk(disk) => set_disk(disk)?,
-        What::Store(store) => ControlRequest::SetStore {
-            store: store.store.into(),
-            size: store.size,
-        },
-        What::Ssd(ssd) => set_ssd(ssd)?,
-    };
+    let request = requested(&args.what)?;
     let answer = send(args.control.as_deref(), &request).map_err(flat)?;
     if let (Some(blocks), ControlRequest::MigrateDisk { pool, .. }) =
         (answer["blocks"].as_u64(), &request)
@@ -240,22 +231,42 @@ pub(super) fn set(args: &Set) -> anyhow::Result<()> {
             "{blocks} blocks of 4 KiB were moved to pool {pool}"
         )));
     }
-    if !is_kept(&request) {
-        out::note(
-            "justitia: this lasts until the daemon is restarted: to keep it, write it into the configuration, too",
-        );
-    }
+    out::note(format_args!("justitia: {}", lasts(&request)));
     Ok(())
 }
 
-/// Whether a restart changes nothing about it: it is about the image, or about blocks.
-const fn is_kept(request: &ControlRequest) -> bool {
-    matches!(
-        request,
-        ControlRequest::RescanDisk { .. }
-            | ControlRequest::GrowDisk { .. }
-            | ControlRequest::MigrateDisk { .. }
-    )
+fn requested(what: &What) -> anyhow::Result<ControlRequest> {
+    Ok(match what {
+        What::Vm(vm) => set_vm(vm)?,
+        What::Pool(pool) => set_pool(pool),
+        What::Disk(disk) => set_disk(disk)?,
+        What::Store(store) => ControlRequest::SetStore {
+            store: store.store.into(),
+            size: store.size,
+        },
+        What::Ssd(ssd) => set_ssd(ssd)?,
+    })
+}
+
+/// How long the change lasts.
+const fn lasts(request: &ControlRequest) -> &'static str {
+    match request {
+        ControlRequest::RescanDisk { .. } | ControlRequest::GrowDisk { .. } => {
+            "this is the image's size, and lasts"
+        }
+        ControlRequest::MigrateDisk { .. } => {
+            "this is about blocks that are cached now, not about those that are cached later"
+        }
+        ControlRequest::RemoveVm { .. } | ControlRequest::RemoveDisk { .. } => {
+            "this lasts until the next reload or restart, if the configuration names it: remove it there, too"
+        }
+        ControlRequest::DestroyPool { .. } | ControlRequest::RemoveSsd => {
+            "this lasts until the daemon is restarted, if the configuration names it: remove it there, too"
+        }
+        _ => {
+            "this lasts until the daemon is restarted: to keep it, write it into the configuration, too"
+        }
+    }
 }
 
 fn set_vm(args: &Vm) -> anyhow::Result<ControlRequest> {
@@ -405,6 +416,22 @@ mod tests {
             panic!("one that replaces");
         };
         assert_eq!(path, std::env::current_dir().unwrap().join("a.store"));
+    }
+
+    #[test]
+    fn how_long_a_change_lasts_is_told() {
+        for (words, expected) in [
+            ("vm web --remove", "until the next reload or restart"),
+            ("disk root --remove", "until the next reload or restart"),
+            ("pool web db --remove", "restarted, if"),
+            ("ssd --remove", "restarted, if"),
+            ("disk root --rescan", "the image's size"),
+            ("disk root --size 1GiB", "the image's size"),
+            ("vm web --uncached", "restarted: to keep it"),
+        ] {
+            let told = lasts(&requested(&parsed(words).unwrap()).unwrap());
+            assert!(told.contains(expected), "{words}: {told}");
+        }
     }
 
     #[test]
