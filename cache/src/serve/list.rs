@@ -16,6 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The mode of a disk without a cache.
 const UNCACHED: &str = "uncached";
 
+/// Of a port whose VM has no disk that could say why it is not served.
+const UNSERVED: &str = "its VM is not served: the log says why";
+
 /// A disk that is served, or should be; or a port.
 #[derive(Clone, Debug, Serialize)]
 pub struct ListedDisk {
@@ -47,6 +50,7 @@ impl Daemon {
             let why = "what is served is being changed by another request: ask again";
             ServeError::Refused(why.into())
         })?;
+        let unserved_vms = self.unserved_vms(&served.config);
         let volumes = self.volumes.lock();
         let sizes = volumes.iter().map(|of| (of.name().to_owned(), of.size()));
         let sizes: BTreeMap<String, u64> = sizes.collect();
@@ -56,6 +60,9 @@ impl Daemon {
         for disk in &mut listed {
             disk.size_bytes = sizes.get(&disk.name).copied();
             disk.unserved = unserved.get(&disk.name).cloned();
+            if disk.image.is_none() {
+                disk.unserved = unserved_vms.get(&disk.vm).cloned();
+            }
             // A request has taken it, or its VM, out of the cache.
             let is_cached = cached.iter().any(|(name, ..)| *name == disk.name);
             if disk.image.is_some() && disk.size_bytes.is_some() && !is_cached {
@@ -63,6 +70,21 @@ impl Daemon {
             }
         }
         Ok(listed)
+    }
+
+    /// The VMs that are not served, and why: what their ports are listed with.
+    fn unserved_vms(&self, config: &Config) -> BTreeMap<String, String> {
+        let mut gone: Vec<&VmConfig> = config.vms.iter().collect();
+        let vms = self.vms.lock();
+        gone.retain(|vm| !vms.knows(&vm.name));
+        drop(vms);
+        let unserved = self.unserved.lock();
+        let why = |vm: &VmConfig| {
+            let why = vm.disks.iter().find_map(|disk| unserved.get(&disk.name));
+            why.cloned().unwrap_or_else(|| UNSERVED.to_owned())
+        };
+        let gone = gone.into_iter();
+        gone.map(|vm| (vm.name.clone(), why(vm))).collect()
     }
 }
 

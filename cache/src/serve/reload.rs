@@ -169,6 +169,7 @@ impl Daemon {
                 for disk in &vm.disks {
                     self.cannot_serve(&vm.name, &disk.name, &why);
                 }
+                tracing::error!(vm = vm.name, "cannot serve the VM: {why}");
                 Some(why)
             }
         }

@@ -185,6 +185,11 @@ fn a_start_leaves_out_what_has_no_place_for_its_socket() {
     // The VM b has no place for its socket, and c none for that of a second disk.
     let later = dir.join("later");
     whole.vms[1].socket = Some(later.join("b.s"));
+    whole.vms[1].port = Some(PortConfig {
+        name: "b/port".into(),
+        residency_bytes: 1 << 20,
+        ssd: false,
+    });
     let second = DiskConfig {
         name: "second".into(),
         image: dir.join("d"),
@@ -200,10 +205,18 @@ fn a_start_leaves_out_what_has_no_place_for_its_socket() {
         let lone = RawImage::open(&dir.join(image), OpenOptions::default());
         drop(lone.expect("the image is unlocked"));
     }
+    // The port of b is listed with what its disk is.
+    let why_not = |of: &str| {
+        let mut listed = service.list().unwrap().into_iter();
+        listed.find(|disk| disk.name == of).unwrap().unserved
+    };
+    assert!(why_not("disk-b").is_some_and(|why| why.contains("b.s")));
+    assert_eq!(why_not("b/port"), why_not("disk-b"));
     std::fs::create_dir(&later).unwrap();
     let mut added = service.reload(&whole).unwrap().added;
     added.sort();
-    assert_eq!(added, ["disk-b", "second"]);
+    assert_eq!(added, ["b/port", "disk-b", "second"]);
+    assert_eq!(why_not("b/port"), None);
     service.shut_down(Duration::from_secs(5)).unwrap();
     // Where nothing is left, or the socket of all disks cannot be had, there is no daemon.
     std::fs::remove_dir(&later).unwrap();
