@@ -97,8 +97,9 @@ pub(super) fn named(status: &Status, name: &str) -> anyhow::Result<usize> {
 pub(super) fn curve_of(pool: &TenantStatus) -> anyhow::Result<&CurveStatus> {
     pool.curve.as_ref().ok_or_else(|| {
         anyhow!(
-            "expected a miss-ratio curve of {path}, found none yet: it takes some thousand reads of the pool within the last \
-             minutes. Ask again when it has read; `justitia cache top` shows how many blocks it reads",
+            "expected a miss-ratio curve of {path}, found none yet: it takes 1,024 reads of sampled blocks. One block in 32 is \
+             sampled, and fewer of a large pool: that is 33,000 reads or more. Ask again when it has read; `justitia cache top` \
+             shows how many blocks it reads",
             path = plain(&pool.path)
         )
     })
@@ -167,6 +168,7 @@ mod tests {
             none.starts_with("expected a miss-ratio curve of web/default, found none yet"),
             "{none}"
         );
+        assert!(none.contains("33,000 reads"), "{none}");
     }
 
     #[test]
