@@ -23,6 +23,9 @@ const NOT_COMPUTED: &str =
 #[derive(Debug, Serialize)]
 pub struct CurveReport<'a> {
     path: &'a str,
+    /// Its name for people.
+    #[serde(skip)]
+    name: String,
     usage: u64,
     entitlement: u64,
     /// `None` where the agent does not compute it.
@@ -42,6 +45,7 @@ pub fn curve_report(tenant: &TenantStatus) -> Result<CurveReport<'_>, String> {
     };
     Ok(CurveReport {
         path: &tenant.path,
+        name: tenant.display_name(),
         usage: tenant.usage,
         entitlement: tenant.entitlement,
         working_set: tenant.known_working_set(),
@@ -51,16 +55,16 @@ pub fn curve_report(tenant: &TenantStatus) -> Result<CurveReport<'_>, String> {
 }
 
 fn absent(tenant: &TenantStatus) -> String {
-    let path = &tenant.path;
+    let name = tenant.display_name();
     if !tenant.leaf {
-        return format!("{path} has cgroups below it: each of them has a curve of its own");
+        return format!("{name} has cgroups below it: each of them has a curve of its own");
     }
     match tenant.evidence {
         justitia_api::EstimateBasis::Accesses => {
-            format!("{path} has not accessed its page cache lately: there is nothing to tell")
+            format!("{name} has not accessed its page cache lately: there is nothing to tell")
         }
         justitia_api::EstimateBasis::Lists => format!(
-            "the accesses of {path} are not sampled: it holds less than 1 MiB of page cache, or others hold more than it \
+            "the accesses of {name} are not sampled: it holds less than 1 MiB of page cache, or others hold more than it \
              and all curves are taken, or the probes cannot (`justitia status` says so)"
         ),
     }
@@ -72,7 +76,7 @@ impl CurveReport<'_> {
     pub fn text(&self) -> String {
         let mut out = format!(
             "{}: how much of what it accesses would come from the disk, by the size of its page cache\n\n",
-            self.path
+            self.name
         );
         let drawing = Drawing {
             curve: self.curve,
@@ -294,6 +298,8 @@ mod tests {
         );
         none.evidence = justitia_api::EstimateBasis::Lists;
         assert!(curve_report(&none).unwrap_err().contains("are not sampled"));
+        none.path = "-".into();
+        assert!(curve_report(&none).unwrap_err().contains("(unmanaged)"));
         none.leaf = false;
         assert!(
             curve_report(&none)

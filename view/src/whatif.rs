@@ -26,6 +26,9 @@ pub enum Change {
 pub struct Forecast {
     /// Its path.
     pub path: String,
+    /// Its name for people.
+    #[serde(skip)]
+    pub name: String,
     /// The page cache that it has when every tenant has taken up its entitlement: now, and after the change.
     pub cache: [u64; 2],
     /// The part of its accesses that miss, 0 to 1; `None` where its accesses are not seen.
@@ -70,6 +73,7 @@ fn forecast(tenant: &TenantStatus, cache: [u64; 2], block: f64) -> Forecast {
     let each = accesses.unwrap_or_default() * block;
     Forecast {
         path: tenant.path.clone(),
+        name: tenant.display_name(),
         cache,
         misses,
         accesses,
@@ -137,14 +141,14 @@ pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast
     let Some(tenant) = status.tenants.get(index) else {
         return String::new();
     };
+    let name = tenant.display_name();
     let mut out = match change {
         Change::Weight(weight) => format!(
-            "{} with weight {} instead of {}:\n\n",
-            tenant.path,
+            "{name} with weight {} instead of {}:\n\n",
             weight.get(),
             tenant.weight
         ),
-        Change::Size(size) => format!("{} with {} of page cache:\n\n", tenant.path, bytes(size)),
+        Change::Size(size) => format!("{name} with {} of page cache:\n\n", bytes(size)),
     };
     let columns = [
         Column::Text("TENANT"),
@@ -173,8 +177,8 @@ pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast
     {
         let _ = writeln!(
             out,
-            "{} has been observed for {:.0} s: the longer, the surer.",
-            tenant.path, tenant.observed_for
+            "{name} has been observed for {:.0} s: the longer, the surer.",
+            tenant.observed_for
         );
     }
     out
@@ -190,7 +194,7 @@ fn row(forecast: &Forecast) -> Vec<String> {
         .reads
         .map_or_else(none, |r| r.map(|r| format!("{}/s", rate(r))));
     let pairs = [forecast.cache.map(bytes), misses, reads];
-    std::iter::once(forecast.path.clone())
+    std::iter::once(forecast.name.clone())
         .chain(pairs.into_iter().flatten())
         .collect()
 }
@@ -323,6 +327,22 @@ mod tests {
         let found = whatif(&blind, 0, Change::Size(10 * MIB), BLOCK);
         assert_eq!(found[0].misses, None);
         assert!(text(&blind, 0, Change::Size(10 * MIB), &found).contains("not seen"));
+    }
+
+    #[test]
+    fn tables_have_the_names_of_status_and_json_has_paths() {
+        let mut container = hot("system.slice/docker-1.scope", 100, 400);
+        container.name = "web".into();
+        let status = status(vec![container, hot("-", 100, 400)]);
+        let weight = Change::Weight(Weight::try_from(300).unwrap());
+        let found = whatif(&status, 1, weight, BLOCK);
+        let text = text(&status, 1, weight, &found);
+        for line in ["(unmanaged) with weight 300", "\nweb ", "\n(unmanaged) "] {
+            assert!(text.contains(line), "{line:?} is not in\n{text}");
+        }
+        let json = serde_json::to_value(&found).unwrap();
+        assert_eq!(json[1]["path"], "-");
+        assert!(json[1]["name"].is_null());
     }
 
     fn status_without_curve() -> Status {
