@@ -11,7 +11,7 @@ use super::remove::Gone;
 use super::served::{IsServed, Served, check_paths, differences, names};
 use crate::config::{CacheConfig, StoreKind};
 use crate::frontend::SocketAccess;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -214,10 +214,12 @@ impl Daemon {
     /// Serves another VM, all of it or nothing.
     pub(super) fn add_vm_by_request(&self, vm: &Table) -> Result<(), ServeError> {
         let served = &mut *self.served.lock();
-        let vm = parse(&served.config.listen, vm)?;
-        if served.vm(&vm.name).is_some() || self.vms.lock().knows(&vm.name) {
-            return Err(exists("VM", &vm.name));
+        // Before what it lacks: one that exists lacks nothing.
+        let name = vm.get("name").and_then(Value::as_str).unwrap_or_default();
+        if served.vm(name).is_some() || self.vms.lock().knows(name) {
+            return Err(exists("VM", name));
         }
+        let vm = parse(&served.config.listen, vm)?;
         let new = Config {
             vms: vec![vm.clone()],
             ..Config::default()

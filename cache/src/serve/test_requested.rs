@@ -122,6 +122,7 @@ fn wrong_vms(rig: &Rig) -> Vec<(Value, &'static str)> {
     let missing = json!({ "name": "new", "image": rig.path("missing") });
     vec![
         (json!({ "name": "vm" }), "which exists"),
+        (json!({ "name": "vm", "weight": 0 }), "which exists"),
         (json!({ "name": "a/b" }), "expected a VM name of"),
         (json!({ "name": "x", "weight": 0 }), "expected a weight"),
         (json!({ "name": "x", "policy": "lru" }), "found `lru`"),

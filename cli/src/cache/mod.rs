@@ -36,7 +36,7 @@ Try it (it prints the URI; sockets are for this user alone):
 Share it (`justitia cache serve --example-config` prints a configuration):
   justitia cache set vm web --weight 400
   justitia cache set pool web database --create --weight 300 --store ssd
-  justitia cache set pool web files --memory-weight 100 --ssd-weight 400
+  justitia cache set pool web files --create --memory-weight 100 --ssd-weight 400
   justitia cache set store memory 2GiB
   justitia cache set disk web-root --pool database --offset 1GiB --length 4GiB";
 
