@@ -335,6 +335,11 @@ impl Agent {
                 id if id == self.monitor.cgroups.root() => Key::Unmanaged,
                 id => Key::Cgroup(id),
             };
+            if change.knob == Knob::MemoryHigh
+                && let Some(node) = self.monitor.cgroups.get_mut(change.id)
+            {
+                node.memory.note_high(change.to.is_some());
+            }
             let knob = change.knob.to_string();
             let action = match change.to {
                 Some(to) => Action::Set {

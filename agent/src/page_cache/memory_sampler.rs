@@ -50,6 +50,8 @@ pub struct MemorySampler {
     /// Its limits and minimums, as last read.
     pub limits: MemoryLimits,
     limits_at: Option<Instant>,
+    /// What stands in `memory.high` is the agent's, for the dirty budget.
+    high_is_ours: bool,
     /// Dirty and under writeback.
     pub unreclaimable: u64,
     /// Anonymous memory.
@@ -146,6 +148,7 @@ impl MemorySampler {
             swapped_in: DecayingCount::default(),
             limits: MemoryLimits::default(),
             limits_at: None,
+            high_is_ours: false,
             unreclaimable: 0,
             anon: 0,
             mapped: 0,
@@ -161,6 +164,23 @@ impl MemorySampler {
             active_at: now,
             grew_at: None,
             period: MIN_PERIOD,
+        }
+    }
+
+    /// The agent has written `memory.high`, or given it back: then nothing stands there, as where it began.
+    pub const fn note_high(&mut self, ours: bool) {
+        self.high_is_ours = ours;
+        if !ours {
+            self.limits.high = u64::MAX;
+        }
+    }
+
+    /// Its operator's `memory.high`, bytes.
+    #[must_use]
+    pub const fn high(&self) -> u64 {
+        match self.high_is_ours {
+            true => u64::MAX,
+            false => self.limits.high,
         }
     }
 

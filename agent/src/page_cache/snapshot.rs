@@ -32,10 +32,7 @@ impl Monitor {
                 continue;
             };
             let parent = node.parent.and_then(|parent| ids.get(&parent).copied());
-            ids.insert(
-                id,
-                tenants.push(parent, self.tenant(node, config, now, &exempt)),
-            );
+            ids.insert(id, tenants.push(parent, self.tenant(node, now, &exempt)));
         }
         self.sum_up(&mut tenants);
         self.share_orphaned(&mut tenants, now);
@@ -61,7 +58,6 @@ impl Monitor {
     fn tenant(
         &self,
         node: &Node,
-        config: &Config,
         now: Instant,
         exempt: impl Fn(Key) -> Option<ReclaimExemption>,
     ) -> Tenant {
@@ -72,12 +68,7 @@ impl Monitor {
         let features = &self.features;
         let (weight, source) = self.cgroups.weight(node);
         let other = memory.other;
-        let limit = memory.limits.max.min(if config.io.enabled {
-            // It may be the agent's own, for the dirty budget.
-            u64::MAX
-        } else {
-            memory.limits.high
-        });
+        let limit = memory.limits.max.min(memory.high());
         let (swapped_out, swapped_in) = memory.swapped(now);
         let known = self.handover.known(id, self.reuse.working_set(id), now);
         let working_set = known.unwrap_or_else(|| memory.working_set(features.multi_gen, now));

@@ -42,6 +42,28 @@ fn the_active_list_is_the_working_set_until_the_tenant_is_idle_for_long() {
     assert_eq!(sampler.working_set(true, later).bytes, 0);
 }
 
+/// Its `memory.low` has the heap on top.
+#[test]
+fn a_heap_that_moves_makes_a_tenant_busy_and_a_high_of_ours_is_no_limit() {
+    let t0 = Instant::now();
+    let mut sampler = MemorySampler::new(t0);
+    let mut grows = stat(100, 0);
+    for second in 0..20 {
+        sampler.record(&grows, t0 + Duration::from_secs(second));
+    }
+    assert!(sampler.period > MIN_PERIOD);
+    grows.stat.inactive_anon = 500 << 20;
+    sampler.record(&grows, t0 + Duration::from_secs(20));
+    assert_eq!(sampler.period, MIN_PERIOD);
+
+    sampler.limits.high = 200 << 20;
+    assert_eq!(sampler.high(), 200 << 20, "its operator's");
+    sampler.note_high(true);
+    assert_eq!(sampler.high(), u64::MAX);
+    sampler.note_high(false);
+    assert_eq!(sampler.high(), u64::MAX, "until it is read again");
+}
+
 #[test]
 fn a_quiet_tenant_is_sampled_less_and_less_often() {
     let t0 = Instant::now();
