@@ -4,7 +4,7 @@
 pub const BLOCK_SIZE: usize = 4096;
 
 /// [`BLOCK_SIZE`] as an offset on a disk is counted.
-pub(crate) const BLOCK_BYTES: u64 = 4096;
+pub const BLOCK_BYTES: u64 = 4096;
 
 /// Bits of a [`Key`] that hold the block number: disks up to 4 PiB.
 const BLOCK_BITS: u32 = 40;
@@ -56,12 +56,12 @@ impl Key {
 }
 
 /// The length of a buffer in bytes, as offsets on a disk are counted.
-pub(crate) fn len(buf: &[u8]) -> u64 {
+pub fn len(buf: &[u8]) -> u64 {
     u64::try_from(buf.len()).unwrap_or(u64::MAX)
 }
 
 /// The blocks that a byte range touches, rounded outwards.
-pub(crate) fn touching(off: u64, len: u64) -> std::ops::Range<u64> {
+pub fn touching(off: u64, len: u64) -> std::ops::Range<u64> {
     if len == 0 {
         return 0..0;
     }

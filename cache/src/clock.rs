@@ -39,7 +39,7 @@ pub(crate) fn since(begun: Instant) -> Duration {
 
 /// Adds a time that this thread would have taken, and the machine has not.
 #[cfg(any(test, feature = "lab"))]
-pub(crate) fn pass(time: Duration) {
+pub fn pass(time: Duration) {
     let mut model = MODEL.get();
     model.passed = model.passed.saturating_add(time);
     MODEL.set(model);
@@ -47,14 +47,14 @@ pub(crate) fn pass(time: Duration) {
 
 /// From now on it is `passed` after the beginning on this thread, and the machine's time does not pass.
 #[cfg(any(test, feature = "lab"))]
-pub(crate) fn set(passed: Duration) {
+pub fn set(passed: Duration) {
     let on_machine = false;
     MODEL.set(Model { on_machine, passed });
 }
 
 /// From now on this thread has the machine's time.
 #[cfg(any(test, feature = "lab"))]
-pub(crate) fn reset() {
+pub fn reset() {
     MODEL.set(Model {
         on_machine: true,
         passed: Duration::ZERO,

@@ -4,12 +4,13 @@
 //! [`Cache`] holds blocks; [`CachedDisk`] puts it in front of a [`BlockDevice`]. The cache only ever holds clean
 //! blocks: losing it loses speed, never data.
 
+// Only the lab reaches some of it.
+#![cfg_attr(not(feature = "lab"), allow(unreachable_pub))]
+
 pub mod backing;
 pub mod nbd;
 pub mod serve;
 
-#[cfg(any(test, feature = "lab"))]
-pub mod bench;
 mod block;
 mod block_dev;
 mod cache;
@@ -18,12 +19,12 @@ mod config;
 mod connections;
 mod disk;
 mod error;
-#[cfg(any(test, feature = "lab"))]
-pub mod experiment;
 pub mod frontend;
 mod ids;
 mod index;
 mod inherited;
+#[cfg(feature = "lab")]
+pub mod lab;
 mod lock_rank;
 #[cfg(test)]
 mod model;
@@ -33,6 +34,8 @@ mod residency;
 mod ring;
 mod ssd_admission;
 mod store;
+#[cfg(any(test, feature = "lab"))]
+mod testing;
 mod token_bucket;
 pub mod vhost;
 mod warm;

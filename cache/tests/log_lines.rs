@@ -1,6 +1,6 @@
 //! Guests and clients that do wrong without end cause few lines of the log.
 
-use justitia_cache::bench::front_end::{BlkRequest, FrontEnd, FrontEndOptions, kind};
+use justitia_cache::lab::front_end::{BlkRequest, FrontEnd, FrontEndOptions, kind};
 use justitia_cache::serve::{Config, Service};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::io::Write;

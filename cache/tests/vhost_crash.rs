@@ -5,7 +5,7 @@
     reason = "a test fails by panicking"
 )]
 
-use justitia_cache::bench::front_end::{FrontEnd, FrontEndOptions, Workload};
+use justitia_cache::lab::front_end::{FrontEnd, FrontEndOptions, Workload};
 use justitia_cache::serve::{Config, Service};
 use std::path::Path;
 use std::process::{Child, Command};

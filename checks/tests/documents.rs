@@ -13,10 +13,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where the packages are whose directories are not called as they are.
-const ELSEWHERE: [(&str, &str); 3] = [
+const ELSEWHERE: [(&str, &str); 4] = [
     ("cgroup_tree", "cgroup-tree"),
     ("justitia", "cli"),
     ("load", "lab/load"),
+    ("cache_lab", "lab/cache"),
 ];
 /// How many, in words.
 const COUNTS: [(&str, usize); 9] = [

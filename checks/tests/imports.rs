@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 9] = [
     &["runtimes"],
     &["cgroup-tree", "common"],
     &["agent", "cache", "host", "lab/load"],
-    &["guest", "view", "plant"],
+    &["guest", "view", "plant", "lab/cache"],
     &["cli"],
     &["lab"],
     &["checks"],

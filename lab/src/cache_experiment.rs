@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
-use justitia_cache::experiment::{Clock, Experiment, Goal, MEASURES, Measured};
+use justitia_cache_lab::experiment::{Clock, Experiment, Goal, MEASURES, Measured};
 use justitia_share::num::to_f64;
 
 use crate::host::processor;
@@ -99,7 +99,7 @@ fn machine(delay_ms: f64, clock: Clock) -> Result<Machine> {
     })
 }
 
-fn tenant(container: &justitia_cache::experiment::Container) -> schema::Tenant {
+fn tenant(container: &justitia_cache_lab::experiment::Container) -> schema::Tenant {
     let [memory, ssd] = container.weights;
     schema::Tenant {
         name: container.name.clone(),
@@ -108,7 +108,7 @@ fn tenant(container: &justitia_cache::experiment::Container) -> schema::Tenant {
     }
 }
 
-fn paper_result(result: &justitia_cache::experiment::PaperResult) -> PaperResult {
+fn paper_result(result: &justitia_cache_lab::experiment::PaperResult) -> PaperResult {
     PaperResult {
         configuration: result.configuration.clone(),
         pv: None,
@@ -250,7 +250,7 @@ pub fn describe_run(run: &Measured) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_cache::experiment::{Options, run};
+    use justitia_cache_lab::experiment::{Options, run};
     use std::time::Duration;
 
     const SMALL: &str = r#"

@@ -84,7 +84,7 @@ impl Cache {
     }
 
     /// GET_STATS of one VM; `None` when there is no such VM.
-    pub(crate) fn stats_of(&self, vm: VmId) -> Option<VmStats> {
+    pub fn stats_of(&self, vm: VmId) -> Option<VmStats> {
         let registry = self.registry.lock();
         let at = registry.vms.keys().position(|id| *id == vm)?;
         let partitions = Partitions {

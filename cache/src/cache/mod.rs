@@ -26,7 +26,5 @@ pub use stats::{CacheStats, Counts, DiskStats, PoolStats, ResidencyStats, StoreS
 pub(crate) use disk::{DiskHandle, DiskRead, WriteGuard};
 pub(crate) use get::{Lookup, PendingSsdRead};
 pub(crate) use pool::PoolHandle;
-#[cfg(test)]
-pub(crate) use pool_curve::PoolCurve;
 pub(crate) use state::{machine_memory, random};
 pub(crate) use stats::Counter;

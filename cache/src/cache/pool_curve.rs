@@ -86,7 +86,7 @@ impl PoolCurve {
     }
 
     /// At most one block in 2^this is sampled from now on.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "lab"))]
     pub(crate) fn set_min_shift(&self, min_shift: u32) {
         self.min_shift.store(min_shift, Ordering::Relaxed);
         self.shift.store(min_shift, Ordering::Relaxed);

@@ -37,9 +37,12 @@ impl Cache {
     }
 
     /// Takes a device into use as SSD store; there is none before. Without writers, only
-    /// [`write_one`](Self::write_one) writes: for tests and models that must run the same way twice.
+    /// [`write_ssd`](Self::write_ssd) writes: for tests and models that must run the same way twice.
+    ///
+    /// # Errors
+    /// If the device has not the room, or threads cannot be started.
     #[cfg(any(test, feature = "lab"))]
-    pub(crate) fn start_ssd(
+    pub fn start_ssd(
         self: &Arc<Self>,
         device: Box<dyn Device>,
         bytes: u64,

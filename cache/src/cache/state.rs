@@ -136,8 +136,8 @@ impl Cache {
     }
 
     /// At most one block in 2^this is sampled of each pool from now on.
-    #[cfg(test)]
-    pub(crate) fn set_min_shift(&self, min_shift: u32) {
+    #[cfg(any(test, feature = "lab"))]
+    pub fn set_min_shift(&self, min_shift: u32) {
         let pools = self.pools.load();
         let curves = pools.iter().flatten().map(|pool| &pool.curve);
         curves.for_each(|curve| curve.set_min_shift(min_shift));
@@ -145,7 +145,7 @@ impl Cache {
 
     /// Writes one segment to the SSD store, where there are no writer threads; `false` when none is full.
     #[cfg(any(test, feature = "lab"))]
-    pub(crate) fn write_ssd(&self) -> bool {
+    pub fn write_ssd(&self) -> bool {
         let ssd = self.stores.working_ssd();
         ssd.is_some_and(|ssd| self.write_one(&ssd))
     }

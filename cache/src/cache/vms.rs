@@ -147,7 +147,7 @@ impl Cache {
     /// # Errors
     /// When there is no such pool.
     #[cfg(any(test, feature = "lab"))]
-    pub(crate) fn drop_blocks(&self, pool: PoolId, store: StoreKind) -> Result<u64, CacheError> {
+    pub fn drop_blocks(&self, pool: PoolId, store: StoreKind) -> Result<u64, CacheError> {
         let _registry = self.registry.lock();
         let freed = self.evict(&*self.pool(pool)?, store, u64::from(u32::MAX));
         Ok(freed * BLOCK_BYTES)

@@ -67,7 +67,7 @@ impl CachedDisk {
     /// A range beyond the disk is not in the cache.
     #[must_use]
     #[cfg(any(test, feature = "lab"))]
-    pub(crate) fn read_cached(&self, buf: &mut [u8], off: u64) -> bool {
+    pub fn read_cached(&self, buf: &mut [u8], off: u64) -> bool {
         check_range(self.size(), off, len(buf)).is_ok()
             && self.look_up(&self.pool, buf, off).is_none()
     }
@@ -78,7 +78,7 @@ impl CachedDisk {
     /// What the backing store reports; [`io::ErrorKind::InvalidInput`] when the pool does not exist or
     /// belongs to another VM.
     #[cfg(any(test, feature = "lab"))]
-    pub(crate) fn read_for(&self, pool: PoolId, buf: &mut [u8], off: u64) -> io::Result<()> {
+    pub fn read_for(&self, pool: PoolId, buf: &mut [u8], off: u64) -> io::Result<()> {
         let pool = self
             .cache
             .pool_of(&self.disk, pool)
@@ -128,7 +128,7 @@ impl CachedDisk {
 
     /// Does the cache hold the block?
     #[cfg(any(test, feature = "lab"))]
-    pub(crate) fn holds(&self, block: u64) -> bool {
+    pub fn holds(&self, block: u64) -> bool {
         self.cache.holds(&self.disk, block)
     }
 
@@ -144,7 +144,7 @@ impl CachedDisk {
     /// the cache does not have it, or the pool is not the disk's VM's.
     #[must_use]
     #[cfg(any(test, feature = "lab"))]
-    pub(crate) fn get(&self, pool: PoolId, block: u64, content: &mut block::Block) -> bool {
+    pub fn get(&self, pool: PoolId, block: u64, content: &mut block::Block) -> bool {
         self.cache.pool_of(&self.disk, pool).is_ok_and(|pool| {
             let off = block.saturating_mul(BLOCK_BYTES);
             let remainder = self.look_up(&pool, content, off);

@@ -1,7 +1,6 @@
 //! Offers of a guest while its disk is written: of what is stale, forged, another block's, encrypted or replayed, nothing is
 //! ever accepted.
 
-use crate::bench::Random;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::block_dev::{BlockDevice, RamDisk};
 use crate::cache::Cache;
@@ -9,6 +8,7 @@ use crate::config::{CacheConfig, Mode, Policy};
 use crate::disk::CachedDisk;
 use crate::frontend::Vm;
 use crate::port::Port;
+use crate::testing::Random;
 use justitia_guest_protocol::puts::{
     Area, MAX_BLOCKS, MAX_MESSAGE, PAGE, PutWriter, Serial, Verdict,
 };

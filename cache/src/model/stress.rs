@@ -1,7 +1,6 @@
 //! Many threads at once, with a version stamped into every block.
 
 use super::fault::FaultSsd;
-use crate::bench::Random;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
 use crate::block_dev::{BlockDevice, RamDisk};
 use crate::cache::Cache;
@@ -9,6 +8,7 @@ use crate::config::{CacheConfig, Mode, Policy, PoolSpec, StoreKind};
 use crate::disk::CachedDisk;
 use crate::ids::{DiskId, PoolId, VmId};
 use crate::store::Device as _;
+use crate::testing::Random;
 use justitia_guest_protocol::puts::Verdict;
 use justitia_share::Weight;
 use std::sync::Arc;

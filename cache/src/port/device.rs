@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// A port.
-pub(crate) struct Port {
+pub struct Port {
     pub(super) cache: Arc<Cache>,
     pub(super) vm: Arc<Vm>,
     /// The disks that its guest may put to, by the serials that its guest sees. They come and go, while the port stays.
@@ -30,7 +30,7 @@ pub(crate) struct Port {
 
 impl Port {
     /// The port of a VM. `start` is a number of this start of the daemon.
-    pub(crate) fn new(cache: Arc<Cache>, vm: Arc<Vm>, may_use_ssd: bool, start: u64) -> Self {
+    pub fn new(cache: Arc<Cache>, vm: Arc<Vm>, may_use_ssd: bool, start: u64) -> Self {
         let state = PortState::new(&vm.name, start, &vm.pools.lock());
         Self {
             cache,
@@ -42,7 +42,7 @@ impl Port {
     }
 
     /// What came over it so far.
-    pub(crate) fn stats(&self) -> PortStats {
+    pub fn stats(&self) -> PortStats {
         self.state.lock().stats()
     }
 
@@ -52,7 +52,7 @@ impl Port {
     }
 
     /// From now on the serial is this disk's. The port does not keep it from being removed.
-    pub(crate) fn set_disk(&self, serial: Serial, disk: Weak<dyn PutTarget>) {
+    pub fn set_disk(&self, serial: Serial, disk: Weak<dyn PutTarget>) {
         self.disks.write().insert(serial, disk);
     }
 
@@ -197,7 +197,7 @@ impl BlockDevice for Port {
 // Disks that blocks can be put to.
 
 /// A disk of the port's VM.
-pub(crate) trait PutTarget: Send + Sync {
+pub trait PutTarget: Send + Sync {
     /// What the cache knows it by; `None` when it is not cached.
     fn id(&self) -> Option<DiskId>;
 

@@ -15,5 +15,5 @@ mod test;
 #[cfg(test)]
 mod test_hostile;
 
-pub(crate) use device::{Port, PutTarget};
+pub use device::{Port, PutTarget};
 pub use state::PortStats;

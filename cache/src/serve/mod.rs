@@ -1,8 +1,5 @@
 //! The daemon: a configuration becomes a cache with disks behind sockets, controlled and observed while it runs.
 
-#[cfg(any(test, feature = "lab"))]
-pub mod bench;
-
 mod advice;
 mod api;
 mod change;

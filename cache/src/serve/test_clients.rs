@@ -3,10 +3,10 @@
 use super::test::configured;
 use super::test_warm::{BLOCKS, TIMEOUT, content, hits, memory_survives};
 use super::*;
-use crate::bench::front_end::{FrontEnd, FrontEndOptions, Guest, Workload};
 use crate::block_dev::Sync;
 use crate::frontend::Backend;
 use crate::nbd::test::client::Client;
+use crate::testing::front_end::{FrontEnd, FrontEndOptions, Guest, Workload};
 use serde_json::json;
 use std::fs::File;
 use std::io::{Read, Write};

@@ -2,9 +2,9 @@
 
 use super::test::configured;
 use super::*;
-use crate::bench::front_end::{BlkRequest, FrontEnd, FrontEndOptions, kind};
 use crate::config::Mode;
 use crate::nbd::test::client::Client;
+use crate::testing::front_end::{BlkRequest, FrontEnd, FrontEndOptions, kind};
 use justitia_guest_protocol::puts::{
     Answer, Area, Command, Name, PAGE, PORT_SIZE, PutWriter, Serial, Status, Store,
 };

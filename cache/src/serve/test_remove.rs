@@ -3,7 +3,6 @@
 use super::remove::Gone;
 use super::*;
 use crate::backing::{OpenOptions, RawImage};
-use crate::bench::front_end::{BlkRequest, FrontEnd, FrontEndOptions, kind};
 use crate::block_dev::BlockDevice;
 use crate::config::Mode;
 use crate::disk::CachedDisk;
@@ -11,6 +10,7 @@ use crate::frontend::{Backend, Volume};
 use crate::nbd::Export;
 use crate::nbd::test::client::Client;
 use crate::nbd::test::live::Puppet;
+use crate::testing::front_end::{BlkRequest, FrontEnd, FrontEndOptions, kind};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;

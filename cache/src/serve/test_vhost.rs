@@ -1,7 +1,7 @@
 //! Disks over vhost-user, as the configuration and requests have them.
 
 use super::*;
-use crate::bench::front_end::{BlkRequest, FrontEnd, FrontEndOptions, kind};
+use crate::testing::front_end::{BlkRequest, FrontEnd, FrontEndOptions, kind};
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;

@@ -3,10 +3,10 @@
 //! Times vary as those of disks do. A pool reads pieces of some blocks, in a loop or at random; its part of the SSD is first
 //! in, first out.
 
-use crate::bench::Random;
 use crate::ssd_admission::{
     Decision, DeviceTimes, Mean, SampledRuns, SsdAdmission, SsdUse, decide,
 };
+use crate::testing::Random;
 use justitia_share::num::{to_f64, to_u64};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -409,7 +409,7 @@ mod tests {
 
     /// Processor time of a copy of 4 KiB at random, nanoseconds, of each of these arenas in turn.
     fn copies(arenas: &[Arena], slots: u32) -> Vec<f64> {
-        let mut random = crate::bench::Random::new(7);
+        let mut random = crate::testing::Random::new(7);
         let mut out = [0; BLOCK_SIZE];
         let count = 200_000_u32;
         let each = arenas.iter().map(|arena| {

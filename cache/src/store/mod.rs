@@ -11,8 +11,9 @@ pub(crate) use arena::{HUGE_SLOTS, check_arena};
 pub(crate) use list::{FreeList, Links, List, NIL};
 pub(crate) use memory::{MemoryStore, SlotMeta};
 pub(crate) use ssd::{
-    Append, Device, EXTENT_SLOTS, FileDevice, Foreign, Page, SavedSlot, Segment, SegmentOwner,
-    SsdLog, SsdReadRef, SsdStore, check_place,
+    Append, EXTENT_SLOTS, Page, SavedSlot, Segment, SegmentOwner, SsdLog, SsdReadRef, SsdStore,
+    check_place,
 };
 #[cfg(any(test, feature = "lab"))]
-pub(crate) use ssd::{BlocksRead, Overdue};
+pub use ssd::{BlocksRead, Overdue};
+pub use ssd::{Device, FileDevice, Foreign};

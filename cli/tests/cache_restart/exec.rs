@@ -2,7 +2,7 @@
 
 use super::manager::{BLOCKS, Client, Daemon, Manager, content};
 use super::worker::Worker;
-use justitia_cache::bench::front_end::{FrontEnd, FrontEndOptions, Workload};
+use justitia_cache::lab::front_end::{FrontEnd, FrontEndOptions, Workload};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;

@@ -1,8 +1,8 @@
 //! The error of a pool's curve, against exact simulation of the same accesses.
 
 use super::{Access, PoolCurve, Sampled};
-use crate::bench::{Random, Zipf};
 use crate::block::Key;
+use crate::testing::{Random, Zipf};
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The image after a loss of power, at any moment and with any part of what was not durable.
 
 use super::workload::{History, SECTOR, SECTORS};
-use crate::bench::Random;
 use crate::block_dev::{Call, Event};
+use crate::testing::Random;
 
 /// Sectors, and the versions of them that were acknowledged as durable.
 pub(super) type Durable = Vec<(u64, u64)>;

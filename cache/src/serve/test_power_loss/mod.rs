@@ -6,8 +6,6 @@ mod crash;
 mod workload;
 
 use crate::backing::{OpenOptions, RawImage};
-use crate::bench::Random;
-use crate::bench::front_end::{FrontEnd, FrontEndOptions};
 use crate::block_dev::Recorder;
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};
@@ -15,6 +13,8 @@ use crate::disk::CachedDisk;
 use crate::frontend::{Backend, Executor, IoLimits, Volume};
 use crate::nbd::test::client::Client;
 use crate::nbd::{Export, Limits, Server};
+use crate::testing::Random;
+use crate::testing::front_end::{FrontEnd, FrontEndOptions};
 use crate::vhost::VhostServer;
 use crash::{Crashes, Replay};
 use justitia_share::Weight;

@@ -1,10 +1,10 @@
 //! Clients that write, flush, and remember what was acknowledged.
 
 use super::crash::Durable;
-use crate::bench::Random;
-use crate::bench::front_end::{BlkRequest, FrontEnd, kind, range};
 use crate::block_dev::Recorder;
 use crate::nbd::test::client::Client;
+use crate::testing::Random;
+use crate::testing::front_end::{BlkRequest, FrontEnd, kind, range};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

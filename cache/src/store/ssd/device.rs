@@ -22,15 +22,24 @@ use std::time::Duration;
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the SSD store needs of its device. Offsets are multiples of the block size, buffers lie on pages.
-pub(crate) trait Device: Send + Sync {
+pub trait Device: Send + Sync {
     /// Reads the blocks at these offsets, together, and waits for `patience` at most. What is read later goes into memory
     /// that nobody else uses.
+    ///
+    /// # Errors
+    /// When they have not been read by then. That a single block could not be read is in the result.
     fn read(&self, offsets: &[u64], patience: Duration) -> Result<BlocksRead, Overdue>;
     /// Writes, together; one result for each.
     fn write(&self, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>>;
     /// The content is no longer needed. A hint.
+    ///
+    /// # Errors
+    /// What the device reports.
     fn discard(&self, off: u64, len: u64) -> io::Result<()>;
     /// Makes the device large enough for this many bytes; how many of them it has room for.
+    ///
+    /// # Errors
+    /// What the device reports.
     fn grow(&self, len: u64) -> io::Result<u64>;
     /// The file or device itself, if it can be left to the next daemon.
     fn file(&self) -> Option<&FileDevice> {
@@ -40,7 +49,7 @@ pub(crate) trait Device: Send + Sync {
 
 /// A file or a block device, opened for this process alone. When it is dropped, a file is unlinked, and the blocks on a block
 /// device discarded, so that they cannot be read any more: if it carries the mark of an SSD store.
-pub(crate) struct FileDevice {
+pub struct FileDevice {
     pub(super) file: Arc<File>,
     pub(super) path: PathBuf,
     pub(super) regular: bool,
@@ -305,7 +314,7 @@ fn index(count: u64) -> usize {
 
 /// What becomes of a file or a device that holds something that no SSD store has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Foreign {
+pub enum Foreign {
     /// It is refused.
     Refuse,
     /// It is lost.
@@ -324,7 +333,10 @@ impl Foreign {
 
 impl FileDevice {
     /// Takes what lies at `path`, or makes a file there, for `len` bytes of blocks.
-    pub(crate) fn open(path: &Path, len: u64, foreign: Foreign) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// If it cannot be opened, is in use, is not what `foreign` allows, or has not the room.
+    pub fn open(path: &Path, len: u64, foreign: Foreign) -> io::Result<Self> {
         let path = place(path)?;
         let (file, made) = open_or_make(&path)?;
         let mut device = Self {

@@ -23,12 +23,13 @@ mod write_buffer;
 #[cfg(test)]
 mod test_place;
 
-pub(crate) use device::{Device, FileDevice, Foreign, check_place};
+pub(crate) use device::check_place;
+pub use device::{Device, FileDevice, Foreign};
 pub(crate) use log::{Append, SsdLog};
 pub(crate) use store::{EXTENT_SLOTS, SsdReadRef, SsdStore};
 #[cfg(any(test, feature = "lab"))]
-pub(crate) use transfer::Overdue;
+pub use transfer::Overdue;
 pub(crate) use warm::SavedSlot;
 #[cfg(any(test, feature = "lab"))]
-pub(crate) use write_buffer::BlocksRead;
+pub use write_buffer::BlocksRead;
 pub(crate) use write_buffer::{Owner as SegmentOwner, Page, Segment};

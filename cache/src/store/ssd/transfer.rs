@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 
 /// A transfer that is not waited for any more.
 #[derive(Debug)]
-pub(crate) struct Overdue(Weak<()>);
+pub struct Overdue(Weak<()>);
 
 impl Overdue {
     /// One that has ended when the last handle of `under_way` is dropped.
-    pub(crate) fn new(under_way: &Arc<()>) -> Self {
+    pub fn new(under_way: &Arc<()>) -> Self {
         Self(Arc::downgrade(under_way))
     }
 

@@ -181,7 +181,7 @@ impl Page {
 }
 
 /// Blocks that were read: a page for each, and whether it was read.
-pub(crate) struct BlocksRead {
+pub struct BlocksRead {
     pub(crate) pages: Vec<Page>,
     pub(crate) results: Vec<io::Result<()>>,
 }

@@ -3,9 +3,9 @@
 use super::gate::Gate;
 use super::rig::{Rig, SIZE};
 use super::verify::{read, request, write};
-use crate::bench::front_end::{BlkRequest, FrontEndOptions, kind, range};
 use crate::config::Mode;
 use crate::frontend::IoLimits;
+use crate::testing::front_end::{BlkRequest, FrontEndOptions, kind, range};
 use std::time::Duration;
 
 #[test]
@@ -73,7 +73,7 @@ fn the_guest_chooses_the_write_cache_and_a_new_server_knows() {
     let gate = Gate::new();
     let rig = gate.rig();
     let mut front_end = rig.front_end(FrontEndOptions::default());
-    let durable = |front_end: &mut crate::bench::front_end::FrontEnd| {
+    let durable = |front_end: &mut crate::testing::front_end::FrontEnd| {
         assert_eq!(write(&mut front_end.queues[0], 0, &[1; 512]), 0);
         gate.durable.lock().pop().unwrap()
     };
@@ -95,7 +95,7 @@ fn the_guest_chooses_the_write_cache_and_a_new_server_knows() {
     assert!(durable(&mut without));
 }
 
-fn next_front_end(rig: &Rig, without: u64) -> crate::bench::front_end::FrontEnd {
+fn next_front_end(rig: &Rig, without: u64) -> crate::testing::front_end::FrontEnd {
     rig.front_end(FrontEndOptions {
         without,
         ..FrontEndOptions::default()

@@ -3,7 +3,7 @@
 use super::gate::Gate;
 use super::rig::Rig;
 use super::verify::read;
-use crate::bench::front_end::{DriverQueue, FrontEnd, FrontEndOptions};
+use crate::testing::front_end::{DriverQueue, FrontEnd, FrontEndOptions};
 use crate::vhost::{fuzz, recover_from};
 use std::io::Write;
 use std::os::fd::AsRawFd;

@@ -2,7 +2,7 @@
 
 use super::gate::Gate;
 use super::verify::{read, request, write};
-use crate::bench::front_end::{FrontEnd, FrontEndOptions, Guest, kind};
+use crate::testing::front_end::{FrontEnd, FrontEndOptions, Guest, kind};
 use std::sync::Arc;
 use std::time::Duration;
 use virtio_queue::desc::split::Descriptor;
@@ -135,7 +135,7 @@ fn memory_comes_and_goes_while_queues_run() {
         Descriptor::new((1 << 32) + 8192, 4096, 3, 22),
         Descriptor::new(status, 1, 2, 0),
     ];
-    let send = |queue: &mut crate::bench::front_end::DriverQueue| {
+    let send = |queue: &mut crate::testing::front_end::DriverQueue| {
         for (n, descriptor) in (20..).zip(chain) {
             queue.set_descriptor(n, descriptor).unwrap();
         }

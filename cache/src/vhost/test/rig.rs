@@ -1,11 +1,11 @@
 //! A server of one disk, and front ends of it.
 
 use crate::backing::{OpenOptions, RawImage};
-use crate::bench::front_end::{FrontEnd, FrontEndOptions};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy, PoolSpec};
 use crate::disk::CachedDisk;
 use crate::frontend::{Backend, ContainerTag, Executor, IoLimits, Vm, Volume};
+use crate::testing::front_end::{FrontEnd, FrontEndOptions};
 use crate::vhost::VhostServer;
 use justitia_share::Weight;
 use std::path::PathBuf;

@@ -3,9 +3,9 @@
 use super::gate::Gate;
 use super::rig::{Rig, SIZE};
 use super::verify::{read, request, write};
-use crate::bench::Random;
-use crate::bench::front_end::{FrontEnd, FrontEndOptions, Guest, kind};
 use crate::config::Mode;
+use crate::testing::Random;
+use crate::testing::front_end::{FrontEnd, FrontEndOptions, Guest, kind};
 use std::time::Duration;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};

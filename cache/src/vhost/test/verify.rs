@@ -1,11 +1,11 @@
 //! What a guest reads is what it has written.
 
 use super::rig::{Rig, SIZE};
-use crate::bench::front_end::{
-    BlkRequest, Completed, DriverQueue, FrontEndOptions, Workload, kind,
-};
 use crate::config::Mode;
 use crate::frontend::IoLimits;
+use crate::testing::front_end::{
+    BlkRequest, Completed, DriverQueue, FrontEndOptions, Workload, kind,
+};
 use std::time::Duration;
 
 pub(super) fn request(kind: u32, sector: u64, bytes: usize) -> BlkRequest {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use justitia_api::units::bytes;
-use justitia_cache::serve::{Size, bench as served};
-use justitia_cache::{CacheError, Weight, bench as process};
+use justitia_cache::serve::Size;
+use justitia_cache::{CacheError, Weight};
+use justitia_cache_lab::{bench as process, served};
 
 use justitia_common::command::{flat, out};
 use justitia_view::table::{Column, table};

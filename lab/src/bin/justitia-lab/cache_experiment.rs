@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use justitia_cache::experiment::{self as experiments, Experiment as Definition, Measured};
+use justitia_cache_lab::experiment::{self as experiments, Experiment as Definition, Measured};
 use justitia_lab::cache_experiment::{describe_run, results, write_results};
 
 use justitia_common::command::out;
