@@ -143,12 +143,11 @@ sim:
 	$(CARGO) test -q -p justitia-plant --test recorded --test weights -- --nocapture --test-threads 1
 
 # The cache under AddressSanitizer, whose runtime the stable compiler brings along. `--target`: build scripts are built
-# without it. Skipped is an experiment of three seconds by the real clock: instrumented, its files are not there by then.
+# without it.
 # SIGBUS is the cache's to handle, and a fault that is not its ends the process by that signal, as a test expects.
 test-sanitizer:
 	ASAN_OPTIONS=handle_sigbus=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address $(CARGO) test -p justitia-cache --lib \
-		--target x86_64-unknown-linux-gnu --target-dir target/sanitizer -- \
-		--skip threads_that_sleep_find_the_same_blocks
+		--target x86_64-unknown-linux-gnu --target-dir target/sanitizer
 
 test-probes: build-tests
 	$(CARGO) test -p justitia-lab --test probes -- --ignored --nocapture --test-threads=1

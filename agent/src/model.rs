@@ -87,8 +87,8 @@ pub struct Tenant {
     pub key: Key,
     /// Weight among its siblings.
     pub weight: Weight,
-    /// Whether that weight is the default, and only the administrator may make its children: with children it then weighs as
-    /// much as these together.
+    /// Whether that weight is the default, and only the administrator may make its children: these then compete with its siblings
+    /// ([`Demand::sums_weights`](justitia_share::Demand::sums_weights)).
     pub sums_weights: bool,
     /// Cache that it keeps before anything is divided by weight: the administrator's `memory.min` or `memory.low`, or the
     /// configured minimum.

@@ -366,7 +366,8 @@ pub struct TenantStatus {
     /// The weight that was declared to its runtime or in its unit, if any, and what the kernel has instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declared: Option<DeclaredWeight>,
-    /// Whether it competes for cache with the sum of its children's weights, as nobody has set its own.
+    /// Whether its children compete for cache with its siblings, each by its own weight, as nobody has set its own; unless a limit may bind, or
+    /// it has a minimum: then it competes with the sum of their weights.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sums_weights: bool,
     /// Whether no tenant is below it.

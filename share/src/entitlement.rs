@@ -22,7 +22,8 @@ use crate::{NodeId, Tree, Weight};
 #[must_use]
 pub fn entitlements(tree: &Tree<Demand>, capacity: u64) -> Vec<u64> {
     let bids = subtree_bids(tree);
-    let dissolved: Vec<bool> = tree.ids().map(|id| dissolves(tree, &bids, id)).collect();
+    let dissolved = tree.ids().map(|id| dissolves(tree, &bids, id, capacity));
+    let dissolved: Vec<bool> = dissolved.collect();
     let dissolves = |id: &NodeId| dissolved[id.index()];
     let mut parts = vec![0; tree.len()];
     let (mut members, mut group) = (Vec::new(), Vec::new());
@@ -57,18 +58,19 @@ pub fn entitlements(tree: &Tree<Demand>, capacity: u64) -> Vec<u64> {
 }
 
 /// Whether the members of a group compete with its siblings: nobody has set its weight, and nothing else makes it one: no limit
-/// that binds, no minimum of its own, and no protection that a member requests, which counts inside it alone.
-fn dissolves(tree: &Tree<Demand>, bids: &[Bid], group: NodeId) -> bool {
+/// that may bind, no minimum beyond theirs, and no protection that a member requests, which counts inside it alone.
+fn dissolves(tree: &Tree<Demand>, bids: &[Bid], group: NodeId, capacity: u64) -> bool {
     let own = &tree[group];
     let members = || tree.children(Some(group));
-    let demand = members().fold(0_u64, |sum, member| {
-        sum.saturating_add(bids[member.index()].demand)
-    });
+    let sum = |of: fn(&Bid) -> u64| {
+        let bids = members().map(|member| &bids[member.index()]);
+        bids.fold(0_u64, |sum, bid| sum.saturating_add(of(bid)))
+    };
     own.sums_weights
         && !tree.is_leaf(group)
-        && own.minimum == 0
+        && own.minimum <= sum(|bid| bid.minimum)
         && own.requested_protection == 0
-        && demand <= own.total
+        && sum(|bid| bid.demand).min(capacity) <= own.total
         && members().all(|member| tree[member].requested_protection == 0)
 }
 
@@ -212,7 +214,15 @@ mod tests {
         let parts = entitlements(&tree, 1109);
         assert_eq!((parts[2], parts[3]), (550, 550), "{parts:?}");
         assert_eq!(parts[..2], [550, 559]);
-        // A limit that binds makes a group one, as a minimum does.
+        // A minimum of a member is carried up, and changes nothing.
+        tree[pods[0]].minimum = 10;
+        assert_eq!(entitlements(&tree, 1109)[..2], [550, 559]);
+        tree[burstable].minimum = 11;
+        assert_eq!(entitlements(&tree, 1109)[..2], [101, 1008]);
+        (tree[pods[0]].minimum, tree[burstable].minimum) = (0, 0);
+        // A limit that may bind makes a group one, as a minimum of its own does.
+        tree[burstable].total = 1109;
+        assert_eq!(entitlements(&tree, 1109)[..2], [550, 559]);
         tree[burstable].total = 300;
         tree[pods[1]].total = u64::MAX;
         assert_eq!(entitlements(&tree, 1100)[..2], [800, 300]);

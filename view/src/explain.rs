@@ -92,7 +92,7 @@ fn head(out: &mut String, status: &Status, index: usize, tenant: &TenantStatus) 
     if tenant.sums_weights {
         let _ = writeln!(
             out,
-            "  for page cache its children compete with its siblings, with {competes} together: nobody has set its weight"
+            "  for page cache its children compete with its siblings, with {competes} together, unless it has a limit or a minimum: nobody has set its weight"
         );
     }
 }

@@ -132,7 +132,9 @@ fn unmanaged_share(snapshot: &Snapshot, capacity: u64) -> u64 {
 ///   grows, and to what it holds for two minutes after.
 /// - Slab is no working set: it is divided as data that is read once.
 pub(super) fn demand(tenant: &Tenant, leaf: bool, share: u64, policy: &Policy) -> Demand {
-    let minimum = tenant.minimum.min(tenant.cache).max(tenant.unreclaimable);
+    // An inner node's are its leaves'.
+    let unreclaimable = if leaf { tenant.unreclaimable } else { 0 };
+    let minimum = tenant.minimum.min(tenant.cache).max(unreclaimable);
     let held = tenant.own.saturating_sub(tenant.orphaned);
     let unsure = tenant.working_set.observed_for < MIN_OBSERVATION;
     let keeps = if policy.demand == DemandModel::Usage || unsure {

@@ -169,10 +169,10 @@ impl MemorySampler {
 
     /// The agent has written `memory.high`, or given it back: then nothing stands there, as where it began.
     pub const fn note_high(&mut self, ours: bool) {
-        self.high_is_ours = ours;
-        if !ours {
+        if self.high_is_ours && !ours {
             self.limits.high = u64::MAX;
         }
+        self.high_is_ours = ours;
     }
 
     /// Its operator's `memory.high`, bytes.

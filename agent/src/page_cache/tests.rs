@@ -290,6 +290,40 @@ fn an_inner_node_protects_its_childrens_sum_with_a_deadband() {
     }
 }
 
+/// Dirty pages below it make no group of it: they come and go.
+#[test]
+fn leaves_compete_as_leaves_also_while_pages_are_dirty() {
+    let group = |dirty: u64| Tenant {
+        sums_weights: true,
+        unreclaimable: dirty * MIB,
+        ..inner(1, 480, 0)
+    };
+    let writes = Tenant {
+        unreclaimable: 8 * MIB,
+        ..leaf(2, 100, 240)
+    };
+    let idle = Tenant {
+        growing: false,
+        ..leaf(3, 100, 240)
+    };
+    let parts = |dirty| {
+        let tenants = vec![
+            Placed::from(group(dirty)),
+            below(writes.clone()),
+            below(idle.clone()),
+            Placed::from(leaf(4, 100, 240)),
+        ];
+        let entitlements = Entitlements::of(&snapshot(2, tenants), &Policy::default());
+        entitlements.entitled
+    };
+    let (clean, dirty) = (parts(0), parts(9));
+    assert_eq!(clean, dirty);
+    assert_eq!(
+        dirty[1], dirty[3],
+        "what the idle one leaves is everybody's"
+    );
+}
+
 #[test]
 fn the_free_headroom_looks_ahead_and_is_bounded() {
     let policy = Policy::default();

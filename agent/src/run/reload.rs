@@ -152,7 +152,7 @@ impl Exporter {
             max_tenants: Arc::default(),
             error: None,
         };
-        // It fails for another address than the one that is wanted already alone.
+        // An address that cannot be had is noted. An error is returned only for one that is not wanted yet.
         let _ = exporter.follow(config);
         exporter
     }

@@ -75,7 +75,12 @@ fn figures_hold_no_lock_while_they_wait_for_another() {
     let daemon = rig.service.daemon();
     std::thread::scope(|scope| {
         let vms = daemon.vms.lock();
-        let asked = scope.spawn(|| daemon.stats());
+        let (begun, started) = mpsc::channel();
+        let asked = scope.spawn(move || {
+            let _ = begun.send(());
+            daemon.stats()
+        });
+        started.recv().unwrap();
         std::thread::sleep(Duration::from_millis(100));
         let volumes = daemon.volumes.try_lock_for(Duration::from_secs(1));
         assert_eq!(volumes.map(|volumes| volumes.len()), Some(1));

@@ -255,7 +255,7 @@ const fn lasts(request: &ControlRequest) -> &'static str {
             "this is the image's size, and lasts"
         }
         ControlRequest::MigrateDisk { .. } => {
-            "this is about blocks that are cached now, not about those that are cached later"
+            "this is done once: blocks that are cached from now on go to the pool of who reads them"
         }
         ControlRequest::RemoveVm { .. } | ControlRequest::RemoveDisk { .. } => {
             "this lasts until the next reload or restart, if the configuration names it: remove it there, too"

@@ -171,7 +171,7 @@ mod tests {
     }
 
     /// What a hit costs with one block in so many sampled for the pools' curves, against none, in processor time:
-    /// `cargo test -p justitia-cache --lib measured_curves -- --ignored --nocapture`.
+    /// `cargo test -p justitia-cache-lab --lib measured_curves -- --ignored --nocapture`.
     #[test]
     #[ignore = "a measurement: prints"]
     fn measured_curves() {

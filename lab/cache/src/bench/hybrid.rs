@@ -248,7 +248,7 @@ fn summary(pattern: Pattern, delay: Duration, rows: &[Vec<(f64, f64)>]) -> Hybri
 mod tests {
     use super::*;
 
-    /// `cargo test --release -p justitia-cache --lib measured_hybrid -- --ignored --nocapture`.
+    /// `cargo test --release -p justitia-cache-lab --lib measured_hybrid -- --ignored --nocapture`.
     #[test]
     #[ignore = "a measurement: prints, and takes minutes"]
     fn measured_hybrid() {
