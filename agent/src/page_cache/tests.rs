@@ -318,9 +318,10 @@ fn leaves_compete_as_leaves_also_while_pages_are_dirty() {
     };
     let (clean, dirty) = (parts(0), parts(9));
     assert_eq!(clean, dirty);
-    assert_eq!(
-        dirty[1], dirty[3],
-        "what the idle one leaves is everybody's"
+    let apart = dirty[1].abs_diff(dirty[3]);
+    assert!(
+        apart <= 1,
+        "what the idle one leaves is everybody's: {dirty:?}"
     );
 }
 
