@@ -23,8 +23,8 @@ pub(crate) struct Inquiry {
 #[derive(Debug, Default)]
 pub(crate) struct Inquiries(pub BinaryHeap<Reverse<(Instant, CgroupId)>>, pub Pauses);
 
-/// The time that inquiries in a delegated subtree may take is one in so many: whoever has it can make cgroups and long files
-/// without end.
+/// Inquiries in a delegated subtree may take one second in so many. Its owner can make many cgroups there, and long files for
+/// each.
 const PART: u32 = 50;
 /// So much of that may be taken at once, after a rest: 20 ms of inquiries.
 const BURST: Duration = Duration::from_secs(1);

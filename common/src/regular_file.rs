@@ -114,17 +114,22 @@ pub fn read_text(path: &Path, most: u64) -> Result<String> {
     String::from_utf8(read(path, most)?).map_err(Error::other)
 }
 
+/// The directory that a file lies in.
+#[must_use]
+pub fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
 /// The owner and the mode of the directory of `path`, if others than this user and root may write it, or it is another
 /// user's: they could put a file of theirs at `path`.
 ///
 /// # Errors
 /// What the system says of the directory.
 pub fn foreign_directory(path: &Path) -> Result<Option<(u32, u32)>> {
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let found = std::fs::metadata(directory)?;
+    let found = std::fs::metadata(directory_of(path))?;
     let ours = rustix::process::geteuid().as_raw();
     let safe = [0, ours].contains(&found.uid()) && found.mode() & 0o022 == 0;
     Ok((!safe).then_some((found.uid(), found.mode() & 0o7777)))

@@ -87,6 +87,12 @@ impl MemoryStat {
         self.inactive_file.saturating_add(self.active_file)
     }
 
+    /// Bytes of anonymous memory on the LRU lists, shared memory among them: what may be swapped out.
+    #[must_use]
+    pub const fn anon_lru(&self) -> u64 {
+        self.inactive_anon.saturating_add(self.active_anon)
+    }
+
     /// Reads the flat-keyed file in one pass; lines of unknown keys are passed over unread.
     ///
     /// # Errors

@@ -278,10 +278,14 @@ impl KnobStore {
 
     /// Leaves a knob to the writer of `found`.
     pub(super) fn leave(&mut self, key: KnobKey, found: &str, by: String, until: Option<Until>) {
+        self.note_external(key, found, by, until);
+        self.forget(key);
+    }
+
+    fn note_external(&mut self, key: KnobKey, found: &str, by: String, until: Option<Until>) {
         let found = found.to_owned();
         self.unwritable
             .insert(key, Unwritable::External { found, by, until });
-        self.forget(key);
     }
 }
 
@@ -389,18 +393,8 @@ impl KnobStore {
     pub fn mark_external(&mut self, id: CgroupId, knob: Knob, found: &str) {
         self.restore(id, knob);
         let by = self.writers.take(id, knob, false).unwrap_or_default().name;
-        if self.owned.contains_key(&(id, knob)) {
-            // It could not be restored yet, and must not be forgotten before it is.
-            let found = found.to_owned();
-            let external = Unwritable::External {
-                found,
-                by,
-                until: None,
-            };
-            self.unwritable.insert((id, knob), external);
-            return;
-        }
-        self.leave((id, knob), found, by, None);
+        // One that could not be restored yet is not forgotten before it is.
+        self.note_external((id, knob), found, by, None);
     }
 
     /// Writes a knob that is external, although it is: its operator's value becomes the original, which is restored. For

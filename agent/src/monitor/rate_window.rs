@@ -178,7 +178,7 @@ pub(super) const fn app_io(counters: &Counters) -> AppIo {
 }
 
 /// Bytes read and written.
-pub(super) const fn bytes(counters: &Counters) -> u64 {
+const fn bytes(counters: &Counters) -> u64 {
     let (read, written) = (counters.read.total(), counters.written.total());
     read.bytes.saturating_add(written.bytes)
 }

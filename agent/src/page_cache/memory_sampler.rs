@@ -228,7 +228,7 @@ impl MemorySampler {
         self.file = file;
         self.slab = stat.slab_reclaimable;
         self.swap = counters.swap;
-        self.swappable = stat.inactive_anon + stat.active_anon;
+        self.swappable = stat.anon_lru();
         self.refaults = refaults;
         self.paged_in = paged_in;
         self.unreclaimable = stat.file_dirty + stat.file_writeback;
@@ -265,8 +265,7 @@ impl MemorySampler {
         self.page_in_rate = growth.saturating_mul(1000) / millis;
         let slab_growth = stat.slab_reclaimable.saturating_sub(self.slab);
         // Its `memory.low` has this on top.
-        let anonymous = stat.inactive_anon + stat.active_anon;
-        let heap_moved = anonymous.abs_diff(self.swappable) > GROWTH;
+        let heap_moved = stat.anon_lru().abs_diff(self.swappable) > GROWTH;
         if growth >= GROWTH || slab_growth >= GROWTH || refaults > last.refaults {
             self.grew_at = Some(now);
             self.active_at = now;

@@ -1,6 +1,6 @@
 //! Unix sockets that no other user can connect to or replace.
 
-use justitia_common::regular_file::{self, LockFile};
+use justitia_common::regular_file::{self, LockFile, directory_of};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::io::{Errno, ioctl_fionbio};
@@ -54,14 +54,6 @@ impl Default for SocketAccess {
             owner: None,
             group: None,
         }
-    }
-}
-
-/// The directory that a socket lies in.
-pub(crate) fn directory_of(socket: &Path) -> &Path {
-    match socket.parent() {
-        Some(directory) if directory != Path::new("") => directory,
-        _ => Path::new("."),
     }
 }
 

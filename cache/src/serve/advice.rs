@@ -4,7 +4,7 @@ use super::config::{Config, Size};
 use crate::block::BLOCK_BYTES;
 use crate::cache::machine_memory;
 use crate::config::StoreKind;
-use crate::frontend::directory_of;
+use justitia_common::regular_file::directory_of;
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! The paths of a configuration: no two of them may lead to the same file or device.
 
 use super::config::Config;
+use justitia_common::regular_file::directory_of;
 use rustix::fs::{major, minor};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -144,11 +145,7 @@ fn identity(path: &Path) -> Option<Identity> {
         }
         Ok(found) => Some(Identity::File(found.dev(), found.ino())),
         Err(_) => {
-            let directory = match path.parent() {
-                Some(parent) if parent != Path::new("") => parent,
-                _ => Path::new("."),
-            };
-            let directory = std::fs::metadata(directory).ok()?;
+            let directory = std::fs::metadata(directory_of(path)).ok()?;
             let name = path.file_name()?.to_owned();
             Some(Identity::New(directory.dev(), directory.ino(), name))
         }

@@ -5,7 +5,7 @@ use super::write_buffer::BlocksRead;
 use crate::backing::take_locks;
 use crate::config::SsdConfig;
 use crate::warm::{PAGE_BYTES, Preamble};
-use justitia_common::regular_file;
+use justitia_common::regular_file::{self, directory_of};
 use justitia_guest_protocol::puts::{AlignedBuf, PAGE};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, fallocate};
@@ -411,11 +411,7 @@ fn place(path: &Path) -> io::Result<PathBuf> {
 
 /// Checks that a regular file, which is at `path` or will be made there, does not lie among the devices: it would be in memory.
 fn check_is_no_device_name(path: &Path) -> io::Result<()> {
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let directory = std::fs::canonicalize(directory)?;
+    let directory = std::fs::canonicalize(directory_of(path))?;
     if directory.starts_with("/dev") && !directory.starts_with("/dev/shm") {
         return Err(invalid(format!(
             "expected a block device, found none at {}: `lsblk` lists them",

@@ -4,10 +4,19 @@ use super::options::{BenchError, Options};
 use super::report::{Row, Section};
 use super::subject::{Running, Subject, processor_time};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A directory below another, which is removed when it is dropped, and in it an image of so many bytes.
+pub(super) fn scratch(directory: &Path, size: u64) -> io::Result<(TempDir, PathBuf)> {
+    let scratch = tempfile::tempdir_in(directory)?;
+    let image = scratch.path().join("image");
+    fill(&image, size)?;
+    Ok((scratch, image))
+}
 
 /// Random bytes, so that no layer below finds holes or zeroes to shorten its way.
-pub(super) fn fill(image: &Path, size: u64) -> io::Result<()> {
+fn fill(image: &Path, size: u64) -> io::Result<()> {
     let mut from = io::Read::take(std::fs::File::open("/dev/urandom")?, size);
     let mut to = std::fs::File::create(image)?;
     io::copy(&mut from, &mut to)?;

@@ -1,6 +1,6 @@
 //! Misses: ours with a small cache beside ours without, on the image's disk and in memory.
 
-use super::compare::{compare, fill};
+use super::compare::{compare, scratch};
 use super::options::{BenchError, Options};
 use super::report::Section;
 use super::subject::Subject;
@@ -51,9 +51,7 @@ impl Misses<'_> {
         if !memory.is_dir() {
             return Ok(None);
         }
-        let scratch = tempfile::tempdir_in(memory)?;
-        let image = scratch.path().join("image");
-        fill(&image, self.options.size.0)?;
+        let (scratch, image) = scratch(memory, self.options.size.0)?;
         self.of(title, scratch.path(), &image).map(Some)
     }
 }

@@ -1,6 +1,6 @@
 //! The measurements over NBD.
 
-use super::compare::{compare, fill};
+use super::compare::{compare, scratch};
 use super::misses::Misses;
 use super::options::{BenchError, Options};
 use super::report::{Report, Section};
@@ -14,10 +14,8 @@ use std::process::Command;
 /// # Errors
 /// When fio or the image cannot be had.
 pub fn run(options: &Options) -> Result<Report, BenchError> {
-    let scratch = tempfile::tempdir_in(&options.directory)?;
+    let (scratch, image) = scratch(&options.directory, options.size.0)?;
     let dir = scratch.path();
-    let image = dir.join("image");
-    fill(&image, options.size.0)?;
     let misses = Misses {
         options,
         serve: |dir, image, name, change| ours(dir, image, name, change),

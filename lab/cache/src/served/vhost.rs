@@ -1,6 +1,6 @@
 //! The measurements over vhost-user-blk, beside qemu-storage-daemon.
 
-use super::compare::{compare, fill};
+use super::compare::{compare, scratch};
 use super::misses::Misses;
 use super::options::{BenchError, Options};
 use super::report::{Report, Section};
@@ -25,10 +25,8 @@ const SECTOR: u64 = 512;
 /// # Errors
 /// When the image cannot be had, or a server does not serve it.
 pub fn run(options: &Options) -> Result<Report, BenchError> {
-    let scratch = tempfile::tempdir_in(&options.directory)?;
+    let (scratch, image) = scratch(&options.directory, options.size.0)?;
     let dir = scratch.path();
-    let image = dir.join("image");
-    fill(&image, options.size.0)?;
     let misses = Misses {
         options,
         serve: |dir, image, name, change| served(dir, image, name, change),
