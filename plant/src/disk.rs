@@ -47,8 +47,9 @@ pub struct Disk {
     pub bytes_per_second: f64,
     /// Requests per second.
     pub requests_per_second: f64,
-    /// Whether bytes and requests take time one after the other, or the slower of them counts.
-    pub additive: bool,
+    /// Whether bytes and requests are limited each by itself, as by QEMU's throttle and by volumes of clouds, so that large and small requests
+    /// together use both. Otherwise a request takes the longer of its two times.
+    pub two_limits: bool,
     /// What it takes in advance, seconds of its speed: a write cache, or the bucket of a throttled disk (QEMU's takes a tenth of a second).
     pub ahead: f64,
     /// For how long a request is under way beside the time that it takes the disk, seconds: the disk serves others meanwhile, and has work for
@@ -65,19 +66,20 @@ impl Disk {
         Self {
             bytes_per_second,
             requests_per_second: 1e9,
-            additive: false,
+            two_limits: false,
             ahead: 0.0,
             latency: 0.0,
             scheduler,
         }
     }
 
-    fn time(&self, size: f64) -> f64 {
+    /// What a request takes of each limit, seconds.
+    fn times(&self, size: f64) -> [f64; 2] {
         let (bytes, request) = (size / self.bytes_per_second, 1.0 / self.requests_per_second);
-        if self.additive {
-            bytes + request
+        if self.two_limits {
+            [bytes, request]
         } else {
-            bytes.max(request)
+            [bytes.max(request), 0.0]
         }
     }
 }
@@ -167,7 +169,8 @@ pub(crate) struct Queue {
     device: VecDeque<Request>,
     /// What has been served, and when it is completed.
     returning: VecDeque<(f64, Request)>,
-    served: f64,
+    /// Seconds of each limit that it can serve.
+    served: [f64; 2],
     /// Seconds in which it can take requests in advance.
     link: f64,
     /// Whose slice it is, and how much of it is left.
@@ -190,7 +193,7 @@ impl Queue {
             lanes: (0..tenants).map(|_| Lane::default()).collect(),
             device: VecDeque::new(),
             returning: VecDeque::new(),
-            served: 0.0,
+            served: [0.0; 2],
             link: 0.0,
             slice: (0, 0.0),
             leaked: 0.0,
@@ -281,6 +284,9 @@ impl Queue {
         let busy = self.busy;
         let first = completed.len();
         self.serve(passed, completed);
+        if self.disk.two_limits && !self.device.is_empty() {
+            self.busy += STEP;
+        }
         self.waited += self.busy - busy;
         if self.disk.latency > 0.0 {
             self.hand_back(now, first, completed);
@@ -310,36 +316,41 @@ impl Queue {
             self.donate(self.disk.scheduler.holds());
             self.fill();
         }
-        self.served += STEP;
+        for served in &mut self.served {
+            *served += STEP;
+        }
         self.link += STEP;
         while let Some(request) = self.next() {
-            let time = self.disk.time(request.size);
-            let takes = self.taking(time);
-            if self.served < time || self.link < takes {
-                self.busy += if self.served < time {
-                    self.waiting()
-                } else {
-                    0.0
-                };
+            let times = self.disk.times(request.size);
+            let takes = self.taking(times);
+            let waits = self.served.iter().zip(times).any(|(can, time)| *can < time);
+            if waits || self.link < takes {
+                self.busy += if waits { self.waiting() } else { 0.0 };
                 self.device.push_front(request);
                 return;
             }
-            self.served -= time;
+            for (served, time) in self.served.iter_mut().zip(times) {
+                *served -= time;
+            }
             self.link -= takes;
             self.busy += takes;
             completed.push(request);
         }
         // What came in this step may have come later in it, and been served in the rest of it.
-        self.served = self.served.min(STEP + self.disk.ahead);
+        for served in &mut self.served {
+            *served = served.min(STEP + self.disk.ahead);
+        }
         self.link = self.link.min(STEP);
     }
 
-    /// For how long the disk is busy with a request of so much work.
-    fn taking(&self, time: f64) -> f64 {
-        if self.disk.ahead > 0.0 {
-            time / TAKES
-        } else {
-            time
+    /// For how long the disk is busy with a request of so much work. What is throttled is only busy with those that wait.
+    fn taking(&self, times: [f64; 2]) -> f64 {
+        match self.disk {
+            Disk {
+                two_limits: true, ..
+            } => 0.0,
+            Disk { ahead, .. } if ahead > 0.0 => times[0] / TAKES,
+            _ => times[0],
         }
     }
 
@@ -422,7 +433,8 @@ impl Queue {
         }
         let lane = &mut self.lanes[of];
         let request = lane.waiting.pop_front()?;
-        let time = self.disk.time(request.size);
+        let [bytes, one] = self.disk.times(request.size);
+        let time = bytes.max(one);
         lane.virtual_time += time / lane.share.max(1e-6);
         self.slice = (of, left - time);
         // What nobody waits for passes its weights more often: guests of buffered writers are further from them.

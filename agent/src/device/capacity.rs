@@ -38,7 +38,7 @@ const MOST_HOLD: f64 = 256.0;
 const RESTS: f64 = 0.7;
 /// What is usual is forgotten within about so many seconds.
 const REMEMBERED: f64 = 20.0;
-/// Requests wait at the disk where there are so many times as many as there need to be.
+/// Requests wait at the disk where there are so many times as many as there need to be. A queue is empty once so many are left at most.
 const WAITS: f64 = 3.0;
 /// A queue gets shorter as long as this part of it is left after a moment. One that does not is as empty as it can be: a disk that serves several
 /// requests at a time always has some.
@@ -61,7 +61,9 @@ enum Phase {
 struct Emptying {
     /// This part of the rate is handed out.
     part: f64,
-    /// How many requests were left.
+    /// How many requests were there at most.
+    most: f64,
+    /// How many were left.
     left: f64,
     /// For how long there have not been clearly fewer, seconds.
     seconds: f64,
@@ -72,19 +74,23 @@ impl Emptying {
     const fn at(part: f64) -> Self {
         Self {
             part,
+            most: 0.0,
             left: f64::INFINITY,
             seconds: 0.0,
         }
     }
 
     fn and(self, seen: &Interval) -> Self {
+        let most = self.most.max(seen.under_way);
         match seen.under_way < SHORTER * self.left {
             true => Self {
+                most,
                 left: seen.under_way,
                 seconds: seen.seconds,
                 ..self
             },
             false => Self {
+                most,
                 seconds: self.seconds + seen.seconds,
                 ..self
             },
@@ -147,6 +153,8 @@ struct Served {
     waiting: f64,
     /// How few there are at least.
     least_waiting: f64,
+    /// What it completed in the last moment in which not less than the rate was handed out, per second: bytes and requests.
+    completed: [f64; 2],
 }
 
 impl Served {
@@ -224,7 +232,7 @@ impl Capacity {
         let seen = &self.completed(seen);
         let served = self.notice(seen);
         self.phase = match self.phase {
-            Phase::Empties(emptying) => self.try_empty(seen, emptying, served),
+            Phase::Empties(emptying) => self.try_empty(seen, emptying, served, learnt),
             Phase::Raised(raised) => self.try_raised(seen, raised, served),
             Phase::Holds(time) => self.try_held(seen, time, served, learnt),
         };
@@ -263,12 +271,14 @@ impl Capacity {
             usually_busy: seen.busy,
             waiting,
             least_waiting: waiting,
+            completed: [seen.bytes, seen.requests],
         });
         let waiting = match self.phase {
             Phase::Empties(_) => waiting,
             _ => mean(last.waiting, waiting, MOMENT),
         };
         let least = last.least_waiting * (seen.seconds / REMEMBERED).exp();
+        let [bytes, requests] = last.completed;
         let served = Served {
             used: mean(last.used, used, MOMENT),
             busy: mean(last.busy, seen.busy, MOMENT),
@@ -278,17 +288,36 @@ impl Capacity {
             },
             waiting,
             least_waiting: least.min(waiting),
+            completed: match self.phase {
+                Phase::Empties(_) => last.completed,
+                _ => [
+                    mean(bytes, seen.bytes, MOMENT),
+                    mean(requests, seen.requests, MOMENT),
+                ],
+            },
         };
         self.served = Some(served);
         served
     }
 
     /// The rate stands once the disk's queue is empty. One that does not get shorter while less is done than handed out may need still less: then
-    /// the disk was taken for faster than it is, or nobody wants more.
-    fn try_empty(&mut self, seen: &Interval, emptying: Emptying, served: Served) -> Phase {
+    /// the disk was taken for faster than it is, or nobody wants more. One that is full of requests that cost too little never gets shorter: but
+    /// while less is handed out the mixture is another, and shows what they cost.
+    fn try_empty(
+        &mut self,
+        seen: &Interval,
+        emptying: Emptying,
+        served: Served,
+        learnt: Prices,
+    ) -> Phase {
         let now = emptying.and(seen);
-        if now.seconds < MOMENT && (seen.busy >= BUSY || served.waits()) {
+        if now.seconds < MOMENT
+            && (seen.busy >= BUSY || served.waits() || seen.under_way > WAITS.max(now.most / WAITS))
+        {
             return Phase::Empties(now);
+        }
+        if let Some(empties) = self.adopt(served.completed, learnt) {
+            return empties;
         }
         if seen.busy < BUSY || served.used >= 1.0 - GAIN {
             return Phase::Holds(self.hold);
@@ -299,11 +328,11 @@ impl Capacity {
         }
     }
 
-    /// The rate stands, unless the disk cannot do it or could do more.
+    /// The rate stands, unless the disk cannot do it or could do more, or requests turn out to have other prices.
     fn try_held(&mut self, seen: &Interval, time: f64, served: Served, learnt: Prices) -> Phase {
         if self.misses(seen, served) {
-            let stood = self.learn(learnt);
-            return self.fall(stood, self.since.used());
+            let adopted = self.adopt(self.since.completed(), learnt);
+            return adopted.unwrap_or_else(|| self.fall(self.rate, self.since.used()));
         }
         let used = seen.used.unwrap_or(1.0);
         if seen.busy >= BUSY && served.waits() && used >= 1.0 - GAIN {
@@ -313,6 +342,9 @@ impl Capacity {
             };
         }
         let over = time <= seen.seconds;
+        if over && let Some(empties) = self.adopt(served.completed, learnt) {
+            return empties;
+        }
         if over && self.before.is_some() && served.used < NEEDED {
             return self.give_up(served.used);
         }
@@ -423,11 +455,20 @@ impl Capacity {
         self.empty()
     }
 
-    /// What the rate is by prices that have been learnt better since.
-    fn learn(&mut self, learnt: Prices) -> f64 {
-        let stood = self.rate * self.since.cost(&learnt) / self.since.cost(&self.prices);
-        (self.prices, self.paid) = (learnt, [stood; 2]);
-        stood
+    /// Takes the prices that have been learnt, if by them requests take another part of what the disk did: so many bytes and requests, per
+    /// second. The rate is what it did by them.
+    fn adopt(&mut self, completed: [f64; 2], learnt: Prices) -> Option<Phase> {
+        let [bytes, requests] = completed;
+        let part = |prices: &Prices| requests / prices.requests / prices.cost(bytes, requests);
+        if (part(&learnt) - part(&self.prices)).abs() < GAIN {
+            return None;
+        }
+        let [paid, all] = self.paid;
+        let done = learnt.cost(bytes, requests);
+        let did = done * (paid / all).min(1.0);
+        (self.prices, self.paid) = (learnt, [did, done]);
+        (self.rate, self.before, self.hold) = (BELOW * did, None, HOLD);
+        Some(self.empty())
     }
 }
 

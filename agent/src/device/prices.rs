@@ -81,6 +81,11 @@ impl Sums {
         };
     }
 
+    /// Bytes and requests, per second.
+    pub(super) fn completed(&self) -> [f64; 2] {
+        [self.bytes, self.requests].map(|sum| sum / self.seconds)
+    }
+
     /// Seconds of the disk in a second, by these prices.
     pub(super) fn cost(&self, prices: &Prices) -> f64 {
         prices.cost(self.bytes, self.requests) / self.seconds

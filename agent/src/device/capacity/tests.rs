@@ -285,3 +285,31 @@ fn once_requests_are_known_to_be_dear_the_rate_is_of_that() {
     near(rate.cost(small.bytes, small.requests), 1.0 / BELOW);
     near(rate.bytes / rate.requests, learnt.bytes / learnt.requests);
 }
+
+/// Small requests that cost too little fill the disk, however much less is handed out.
+#[test]
+fn what_requests_cost_is_taken_in_where_the_queue_does_not_get_shorter() {
+    let full = Interval {
+        seconds: 0.25,
+        busy: 1.0,
+        used: Some(1.0),
+        bytes: 39e6,
+        requests: 870.0,
+        queued: 0.0,
+        under_way: 47.0,
+    };
+    let learnt = Prices {
+        bytes: 80e6,
+        requests: 1600.0,
+    };
+    let after = |learnt| {
+        let mut capacity = can(49e6);
+        (0..4).for_each(|_| capacity.step(&full, learnt));
+        capacity
+    };
+    let capacity = after(learnt);
+    assert_eq!(capacity.prices, learnt);
+    near(capacity.rate, BELOW * learnt.cost(39e6, 870.0));
+    // A disk that serves several at a time does not get empty either.
+    assert_eq!(after(disk(45e6)).prices, disk(49e6));
+}
