@@ -22,10 +22,12 @@ const MOMENT: f64 = 1.0;
 const MISSING: f64 = 0.03;
 /// So much of what is missing is forgotten, seconds of it in a second: tenants that pause leave gaps.
 const FORGOTTEN: f64 = 0.002;
-/// The rate is raised by this part for a moment, and by twice as much after each raise that stands, up to twice the rate. The more at once,
+/// The rate is raised by this part for a moment, and by twice as much after each raise that stands. The more at once,
 /// the sooner it shows whether the disk can do it, and the shorter weights do not hold if it cannot (Cardwell et al., "BBR:
 /// Congestion-Based Congestion Control", 2016, looks for bandwidth so).
 const RAISE: f64 = 0.25;
+/// A raise is by at most so many times the rate.
+const MOST_RAISE: f64 = 3.0;
 /// Tenants that use less than this part of the rate do not need it: it is not raised, and a raise of it does not stand.
 const NEEDED: f64 = 0.9;
 /// A disk that does this part more for a raise, though not all of it, is measured again.
@@ -34,7 +36,7 @@ const GAIN: f64 = 0.05;
 const HOLD: f64 = 2.0;
 /// At most so many seconds lie between two raises.
 const MOST_HOLD: f64 = 256.0;
-/// The rate is raised at once where the disk is busy for less than this part of the time that is usual at the rate.
+/// The rate is raised at once where the disk is busy for less than this part of the time that is usual at the rate, and by as much as it rests.
 const RESTS: f64 = 0.7;
 /// What is usual is forgotten within about so many seconds.
 const REMEMBERED: f64 = 20.0;
@@ -43,8 +45,10 @@ const WAITS: f64 = 3.0;
 /// A queue gets shorter as long as this part of it is left after a moment. One that does not is as empty as it can be: a disk that serves several
 /// requests at a time always has some.
 const SHORTER: f64 = 0.9;
-/// At once the rate falls to this part of itself at most.
-const FALL: f64 = 0.5;
+/// A disk whose queue does not get shorter with this part of the rate does less than that.
+const HALF: f64 = 0.5;
+/// At once the rate falls to this part of itself at most: nothing is raised from nothing.
+const FALL: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
@@ -114,7 +118,7 @@ struct Raised {
 impl Raised {
     fn by(part: f64) -> Self {
         Self {
-            by: part.min(1.0),
+            by: part.min(MOST_RAISE),
             seconds: 0.0,
             counted: 0.0,
             used: 0.0,
@@ -323,8 +327,8 @@ impl Capacity {
             return Phase::Holds(self.hold);
         }
         match EMPTYING * now.part {
-            less if less >= FALL => Phase::Empties(Emptying::at(less)),
-            _ => self.fall(self.rate, FALL),
+            less if less >= HALF => Phase::Empties(Emptying::at(less)),
+            _ => self.fall(self.rate, HALF),
         }
     }
 
@@ -350,7 +354,11 @@ impl Capacity {
         }
         if served.used >= NEEDED && (served.rests() || over && self.missing == 0.0) {
             self.before = None;
-            return Phase::Raised(Raised::by(RAISE));
+            let rests = match served.rests() {
+                true => served.usually_busy / seen.busy - 1.0,
+                false => 0.0,
+            };
+            return Phase::Raised(Raised::by(RAISE.max(rests)));
         }
         Phase::Holds((time - seen.seconds).max(0.0))
     }
@@ -446,8 +454,8 @@ impl Capacity {
     /// The disk is the bottleneck, and did this part of the rate, which is `stood` by now. That requests are dear is known at once; one that does
     /// less than it usually does may do so for a moment.
     fn fall(&mut self, stood: f64, did: f64) -> Phase {
-        let did = did.min(1.0);
-        self.rate = (BELOW * stood * did).max(FALL * stood.min(1.0));
+        let did = did.clamp(FALL, 1.0);
+        self.rate = BELOW * stood * did;
         self.before = None;
         if did < 1.0 - GAIN {
             self.hold = HOLD;

@@ -324,3 +324,41 @@ fn weights_hold_on_a_disk_that_was_taken_for_faster() {
         assert!(wrong < 0.05, "{depth} requests, {speed} B/s: {got:?}");
     }
 }
+
+/// Its queue is longer than what a slow disk does in a second, and a fast one has nothing to do.
+#[test]
+fn a_disk_that_becomes_ten_times_slower_or_faster_is_divided_within_seconds() {
+    for (from, to) in [(60e6, 6e6), (60e6, 30e6), (6e6, 60e6)] {
+        let mut machine = direct(1, Acts::Capacity);
+        machine.machine.set_speed(from);
+        machine.run(40.0);
+        machine.machine.set_speed(to);
+        machine.run(4.0);
+        let got = machine.measure(4.0);
+        let (wrong, total) = (misallocated(&got, &FOUR), got.iter().sum::<f64>());
+        println!("{from}, then {to}: {wrong:.3} in wrong hands, {total:.0} B/s after 4 s");
+        assert!(wrong < 0.1, "{from}, then {to}: {got:?}");
+        assert!(total > 0.95 * to, "{from}, then {to}: {got:?}");
+    }
+}
+
+/// What a disk does in a bad second is not what it can do.
+#[test]
+fn a_disk_that_is_slow_for_a_moment_soon_does_all_that_it_can() {
+    for (seconds, slow) in [(0.5, 1e3), (3.0, 1e3), (1.0, 3e6), (2.0, 3e6), (3.0, 6e6)] {
+        let mut machine = direct(1, Acts::Capacity);
+        machine.run(40.0);
+        let after = |machine: &mut Controlled| {
+            machine.machine.set_speed(slow);
+            machine.run(seconds);
+            machine.machine.set_speed(60e6);
+            machine.measure(20.0).iter().sum::<f64>()
+        };
+        let total = (0..5).map(|_| after(&mut machine)).sum::<f64>() / 5.0;
+        println!(
+            "{seconds} s at {slow:.0} B/s: {:.3} of what it can do in the 20 s after",
+            total / 60e6
+        );
+        assert!(total > 0.9 * 60e6, "{seconds} s at {slow}: {total}");
+    }
+}
