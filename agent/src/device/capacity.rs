@@ -328,7 +328,7 @@ impl Capacity {
         }
         match EMPTYING * now.part {
             less if less >= HALF => Phase::Empties(Emptying::at(less)),
-            _ => self.fall(self.rate, HALF),
+            _ => self.fall(HALF),
         }
     }
 
@@ -336,13 +336,13 @@ impl Capacity {
     fn try_held(&mut self, seen: &Interval, time: f64, served: Served, learnt: Prices) -> Phase {
         if self.misses(seen, served) {
             let adopted = self.adopt(self.since.completed(), learnt);
-            return adopted.unwrap_or_else(|| self.fall(self.rate, self.since.used()));
+            return adopted.unwrap_or_else(|| self.fall(self.since.used()));
         }
         let used = seen.used.unwrap_or(1.0);
         if seen.busy >= BUSY && served.waits() && used >= 1.0 - GAIN {
             return match used >= 1.0 {
                 true => self.empty(),
-                false => self.fall(self.rate, used),
+                false => self.fall(used),
             };
         }
         let over = time <= seen.seconds;
@@ -451,11 +451,10 @@ impl Capacity {
         self.missing > MISSING && (raised || self.since.seconds >= MOMENT)
     }
 
-    /// The disk is the bottleneck, and did this part of the rate, which is `stood` by now. That requests are dear is known at once; one that does
-    /// less than it usually does may do so for a moment.
-    fn fall(&mut self, stood: f64, did: f64) -> Phase {
+    /// The disk is the bottleneck, and did this part of the rate.
+    fn fall(&mut self, did: f64) -> Phase {
         let did = did.clamp(FALL, 1.0);
-        self.rate = BELOW * stood * did;
+        self.rate *= BELOW * did;
         self.before = None;
         if did < 1.0 - GAIN {
             self.hold = HOLD;
