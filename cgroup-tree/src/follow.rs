@@ -420,7 +420,7 @@ impl<M> CgroupTree<M> {
             }
             WatchEvent::FileWritten { id, name } => {
                 let kind = match name.to_str() {
-                    Some("io.weight" | "io.bfq.weight") => RefreshKind::Weight,
+                    Some("io.weight" | "io.bfq.weight" | "io.latency") => RefreshKind::Weight,
                     Some("memory.low") => RefreshKind::Low,
                     Some("cgroup.subtree_control") => RefreshKind::Children,
                     _ => return,

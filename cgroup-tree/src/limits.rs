@@ -199,7 +199,7 @@ pub(crate) enum RefreshKind {
     Children,
     /// Whether any process lives in it.
     Populated,
-    /// Its weight.
+    /// Its weight, and its `io.latency`.
     Weight,
     /// Its `memory.low`.
     Low,

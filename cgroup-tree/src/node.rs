@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use justitia_kernel::cgroup::{Cgroup, CgroupId, Ownership};
-use justitia_kernel::io::IoWeight;
+use justitia_kernel::io::{DevId, IoWeight};
 use justitia_kernel::knob::Knob;
 use justitia_runtimes::Identity;
 use justitia_share::Weight;
@@ -45,7 +45,7 @@ pub struct Node<M> {
     pub(crate) next_check: DelegationCheck,
     /// Its own weight and who set it; `None` without one.
     pub(crate) weight: Option<(Weight, Ownership)>,
-    /// What stands in its files of weights.
+    /// What stands in its files of weights and in `io.latency`.
     pub(crate) standing: Standing,
     /// What it is, as far as that is known.
     pub(crate) identity: Identity,
@@ -110,13 +110,15 @@ impl Departed {
     }
 }
 
-/// What stands in a cgroup's files of weights; `None` where there is no such file.
+/// What stands in a cgroup's files by which disks are divided; `None` where there is no such file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
     /// `io.weight`.
     pub io: Option<IoWeight>,
     /// `io.bfq.weight`.
     pub bfq: Option<IoWeight>,
+    /// The devices on which `io.latency` has a target.
+    pub latency: Vec<DevId>,
 }
 
 impl Standing {
@@ -192,6 +194,11 @@ impl<M> Node<M> {
             Err(error) => !error.is_gone(),
         });
         self.excluded_cache = cache;
+    }
+
+    /// Whether it lies in a subtree whose owner divides the disks there.
+    pub(crate) const fn is_delegatees(&self) -> bool {
+        self.in_delegation && self.parent.is_some()
     }
 
     /// Whether a setting in one of its files counts, by who wrote it. A delegatee's counts in a delegated subtree.

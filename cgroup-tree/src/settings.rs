@@ -1,8 +1,9 @@
-//! Whose settings count: delegated subtrees, and weights.
+//! Whose settings count: delegated subtrees, weights, and targets of latency.
 //!
 //! Delegated subtrees (Documentation/admin-guide/cgroup-v2.rst, "Delegation"): where they begin, whose settings count in
 //! them, and their collapse into one tenant.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use justitia_api::WeightSource;
@@ -184,6 +185,21 @@ impl<M> CgroupTree<M> {
         self.weight(node)
     }
 
+    /// The devices on which the administrator has a managed cgroup's latency kept (`io.latency`): there the kernel holds back
+    /// its siblings. A delegatee's target holds back siblings in the same subtree alone, and does not count.
+    #[must_use]
+    pub fn latency_targets(&self) -> BTreeSet<DevId> {
+        let counts = |node: &&Node<M>| {
+            !node.standing.latency.is_empty()
+                && !node.is_delegatees()
+                && node.honors(node.author_of("io.latency"))
+        };
+        let nodes = self.nodes.values().filter(counts);
+        nodes
+            .flat_map(|node| node.standing.latency.iter().copied())
+            .collect()
+    }
+
     /// Takes over whether any disk has the BFQ scheduler: that decides which weights are in effect.
     pub fn set_bfq(&mut self, bfq: bool, changes: &mut Changes) {
         if std::mem::replace(&mut self.bfq, bfq) != bfq {
@@ -193,7 +209,7 @@ impl<M> CgroupTree<M> {
         }
     }
 
-    /// Reads a weight again; returns whether it changed. One that cannot be read at this moment stays.
+    /// Reads a weight and `io.latency` again; returns whether the weight changed. One that cannot be read at this moment stays.
     pub(crate) fn read_weight(&mut self, id: CgroupId) -> bool {
         let bfq = self.bfq;
         let Some(node) = self.nodes.get_mut(&id) else {
@@ -218,19 +234,25 @@ impl<M> CgroupTree<M> {
     }
 }
 
-/// What stands in the files of weights.
+/// What stands in the files of weights and in `io.latency`.
 ///
 /// # Errors
 /// If a file cannot be read for lack of a file descriptor or of memory. With any other error it counts as not there.
 fn standing<M>(node: &Node<M>) -> Result<Standing> {
-    let read = |found: Result<Option<IoWeight>>| match found {
-        Err(error) if error.is_exhausted() => Err(error),
-        found => Ok(found.ok().flatten()),
-    };
+    let latency = unless_exhausted(node.cgroup.io_latency())?.unwrap_or_default();
     Ok(Standing {
-        io: read(node.cgroup.io_weight())?,
-        bfq: read(node.cgroup.io_bfq_weight())?,
+        io: unless_exhausted(node.cgroup.io_weight())?.flatten(),
+        bfq: unless_exhausted(node.cgroup.io_bfq_weight())?.flatten(),
+        latency: latency.into_iter().map(|(device, _)| device).collect(),
     })
+}
+
+/// What was read; `None` for any error but the lack of a file descriptor or of memory.
+fn unless_exhausted<T>(read: Result<T>) -> Result<Option<T>> {
+    match read {
+        Err(error) if error.is_exhausted() => Err(error),
+        read => Ok(read.ok()),
+    }
 }
 
 /// The weight that was set, and its source. `io.bfq.weight` is looked at first where BFQ schedules a disk, else `io.weight`.

@@ -124,6 +124,32 @@ fn the_weight_that_was_set_counts_in_either_file() {
     }
 }
 
+#[test]
+fn a_target_of_latency_is_seen_when_it_is_set_and_a_delegatees_does_not_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    for path in ["ours", "careless", "user", "user/theirs"] {
+        cgroup(&root.join(path), 0, 100);
+        write(root.join(path).join("io.latency"), "").unwrap();
+    }
+    for (path, files) in [("user", ["."]), ("careless", ["io.latency"])] {
+        delegate(&root.join(path), &files);
+    }
+    let mut seen = Fixture::of(root, &[]);
+    let mut set = |path: &str, line: &str| {
+        write(root.join(path).join("io.latency"), line).unwrap();
+        let changes = seen.0.process_events(&[], Instant::now());
+        assert!(!changes.weights_changed);
+        let found = seen.0.latency_targets().into_iter();
+        found.map(|device| device.to_string()).collect::<Vec<_>>()
+    };
+    assert!(set("user/theirs", "8:0 target=1\n").is_empty());
+    assert!(set("careless", "8:0 target=1\n").is_empty());
+    assert_eq!(set("ours", "8:16 target=9000\n"), ["8:16"]);
+    assert_eq!(set("user", "8:0 target=9000\n"), ["8:0", "8:16"]);
+    assert_eq!(set("ours", ""), ["8:0"]);
+}
+
 /// podman with crun sets it on the container's cgroup inside the scope. A delegatee may not set its own this way.
 #[test]
 fn an_only_childs_weight_counts_if_its_author_may_set_the_parents() {

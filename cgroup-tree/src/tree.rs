@@ -227,12 +227,11 @@ impl<M> CgroupTree<M> {
     /// there, or move its processes to another cgroup.
     #[must_use]
     pub fn is_io_domain(&self, node: &Node<M>) -> bool {
-        let delegatees = |node: &Node<M>| node.in_delegation && node.parent.is_some();
         let divides = |child: &CgroupId| {
             let child = self.nodes.get(child);
-            child.is_some_and(|child| child.io && !delegatees(child))
+            child.is_some_and(|child| child.io && !child.is_delegatees())
         };
-        node.io && !delegatees(node) && !node.children.iter().any(divides)
+        node.io && !node.is_delegatees() && !node.children.iter().any(divides)
     }
 
     /// The cgroups among which disks are divided ([`CgroupTree::is_io_domain`]), in no order.

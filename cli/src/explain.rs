@@ -207,8 +207,12 @@ fn current_values(tenant: &TenantStatus, left: Vec<LeftKnob>) -> Option<CurrentV
         names.iter().filter_map(device).collect()
     };
     let (io_cost, bfq) = (written("io.weight"), written("io.bfq.weight"));
-    let limits = cgroup.io_max().unwrap_or_default();
-    let limited = limits.iter().map(|(device, _)| *device);
+    let limits = [
+        ("io.max", cgroup.io_max().unwrap_or_default()),
+        ("io.latency", cgroup.io_latency().unwrap_or_default()),
+    ];
+    let lines = limits.iter().flat_map(|(_, lines)| lines);
+    let limited = lines.map(|(device, _)| *device);
     let mut devices: Vec<DevId> = limited.chain(io_cost.clone()).chain(bfq.clone()).collect();
     devices.sort_unstable();
     devices.dedup();
@@ -227,9 +231,11 @@ fn current_values(tenant: &TenantStatus, left: Vec<LeftKnob>) -> Option<CurrentV
         .chain(io_cost.into_iter().map(Knob::IoWeightOn))
         .chain(bfq.into_iter().map(Knob::IoBfqWeightOn))
         .filter_map(|knob| Some((knob.to_string(), read_raw(&cgroup, knob).ok()?)));
-    // An operator's limits of disks.
-    let limits = limits.iter();
-    let limits = limits.map(|(device, line)| (format!("io.max {device}"), line.clone()));
+    // An operator's limits and targets of disks.
+    let limits = limits.into_iter().flat_map(|(file, lines)| {
+        let lines = lines.into_iter();
+        lines.map(move |(device, line)| (format!("{file} {device}"), line))
+    });
     Some(CurrentValues {
         knobs: knobs.chain(limits).collect(),
         disks: disks.collect(),

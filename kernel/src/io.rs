@@ -176,9 +176,9 @@ pub fn io_cost_devices(text: &[u8]) -> Vec<DevId> {
     parse::lines(text).filter_map(enabled).collect()
 }
 
-/// The devices that `io.max` limits, with their lines (`8:0 rbps=max wbps=1048576 riops=max wiops=max`), in the file's order.
-/// Lines that do not begin with a device are passed over.
-pub(crate) fn io_max(text: &[u8]) -> Vec<(DevId, String)> {
+/// The devices of `io.max` or `io.latency`, with their lines (`8:0 rbps=max wbps=1048576 riops=max wiops=max`, `8:0 target=10000`), in
+/// the file's order. Lines that do not begin with a device are passed over.
+pub(crate) fn device_lines(text: &[u8]) -> Vec<(DevId, String)> {
     let limits = |(_, line): (usize, &[u8])| {
         let device = DevId::from_bytes(parse::words(line).next()?)?;
         Some((
@@ -215,8 +215,8 @@ mod tests {
         let (sdb, sda) = ("8:16 rbps=1 wbps=max riops=max wiops=max", "8:0 wiops=3");
         let text = format!("{sdb}\nrbps=1\n{sda}\n");
         let expected = [(SDB, sdb.to_owned()), (SDA, sda.to_owned())];
-        assert_eq!(io_max(text.as_bytes()), expected);
-        assert_eq!(io_max(b"\xff\n"), []);
+        assert_eq!(device_lines(text.as_bytes()), expected);
+        assert_eq!(device_lines(b"\xff\n"), []);
     }
 
     #[test]

@@ -35,6 +35,7 @@ use crate::config::Config;
 use crate::knobs::KnobStore;
 use crate::knobs::watchdog::Watchdog;
 use crate::monitor::Monitor;
+use crate::page_cache::CgroupTree;
 
 pub use self::disks::{DiskSupport, disk_support};
 pub use self::knobs::Moved;
@@ -140,9 +141,9 @@ impl Credits {
     }
 
     /// What is not done here, and why.
-    #[must_use]
-    pub fn limits(&self) -> &[String] {
-        &self.limits
+    pub fn limits(&self) -> impl Iterator<Item = String> {
+        let of_disks = self.disks.iter().filter_map(DiskCredits::limit);
+        self.limits.iter().cloned().chain(of_disks)
     }
 
     /// The facts behind what stands in a knob of ours; `None` if it is not ours.
@@ -336,6 +337,7 @@ impl Credits {
         let audit = self.audited.is_none_or(|at| now - at >= AUDIT);
         if audit {
             self.audited = Some(now);
+            self.follow_latency(&monitor.cgroups);
         }
         let turn = Turn {
             config,
@@ -374,6 +376,14 @@ impl Credits {
             self.give_room(monitor, store, &seen, now)?;
         }
         Ok(())
+    }
+
+    /// Finds the disks on which the administrator has a cgroup's latency kept.
+    fn follow_latency(&mut self, cgroups: &CgroupTree) {
+        let targets = cgroups.latency_targets();
+        for disk in &mut self.disks {
+            disk.set_latency(targets.contains(&disk.disk.id));
+        }
     }
 
     /// Has the kernel write back late while writers are among those who contend, from the first one's coming until

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::dir::Cgroup;
 use crate::error::{Operation, Result};
-use crate::io::{DevId, IoStat, IoWeight, io_max};
+use crate::io::{DevId, IoStat, IoWeight, device_lines};
 use crate::memory::{Limit, MemoryEvents, MemoryStat};
 use crate::parse::{self, ParseError, Parsed, only_number};
 use crate::psi::{Psi, PsiResource};
@@ -140,7 +140,16 @@ impl Cgroup {
     /// # Errors
     /// Gone, or missing without the I/O controller and at the root.
     pub fn io_max(&self) -> Result<Vec<(DevId, String)>> {
-        self.read("io.max", |text| Ok(io_max(text)))
+        self.read("io.max", |text| Ok(device_lines(text)))
+    }
+
+    /// The devices on which `io.latency` has a target, with their lines (`8:0 target=10000`, microseconds), in the file's
+    /// order. While the cgroup misses it, the kernel holds back siblings with a larger target, or none. Not at the root.
+    ///
+    /// # Errors
+    /// Gone, or missing without the I/O controller, without `CONFIG_BLK_CGROUP_IOLATENCY`, and at the root.
+    pub fn io_latency(&self) -> Result<Vec<(DevId, String)>> {
+        self.read("io.latency", |text| Ok(device_lines(text)))
     }
 
     /// `io.stat`, by device, in the file's order; devices that the cgroup has not used are left

@@ -265,6 +265,9 @@ fn of_others(out: &mut String, tenant: &TenantStatus, knob: &str, left_unknown: 
         Some("io.max") => {
             " (systemd's IOWriteBandwidthMax= and the like, docker's --device-write-bps)"
         }
+        Some("io.latency") => {
+            " (systemd's IODeviceLatencyTargetSec=). The agent does not divide a disk on which the administrator has set one"
+        }
         _ => "",
     };
     let whose = if left_unknown {
@@ -362,11 +365,16 @@ fn command(tenant: &str, knob: &str) -> Option<String> {
         }
         "vm.vfs_cache_pressure" => return Some("sysctl vm.vfs_cache_pressure=100".to_owned()),
         _ => {
-            let device = knob.strip_prefix("io.max ")?;
+            let (file, device) = knob.split_once(' ')?;
+            let unset = match file {
+                "io.max" => UNLIMITED,
+                "io.latency" => "target=0",
+                _ => return None,
+            };
             let (major, minor) = device.split_once(':')?;
             let number = |text: &str| text.parse::<u32>().ok();
             let (major, minor) = (number(major)?, number(minor)?);
-            format!("'{major}:{minor} rbps=max wbps=max riops=max wiops=max'")
+            format!("'{major}:{minor} {unset}'")
         }
     };
     let file = knob.split(' ').next()?;
@@ -409,6 +417,10 @@ mod tests {
             (
                 "io.max 8:0",
                 "echo '8:0 rbps=max wbps=max riops=max wiops=max' >/sys/fs/cgroup/a.slice/b@1.service/io.max",
+            ),
+            (
+                "io.latency 8:0",
+                "echo '8:0 target=0' >/sys/fs/cgroup/a.slice/b@1.service/io.latency",
             ),
         ] {
             let found = command("a.slice/b@1.service", knob);

@@ -27,6 +27,8 @@ pub(super) struct DiskCredits {
     pub(super) meter: DiskSampler,
     /// Whether io.cost is enabled on it, by another program than this one.
     pub(super) io_cost: bool,
+    /// Whether the administrator has a cgroup's latency on it kept: then it is not divided.
+    pub(super) latency: bool,
     /// What had been used of the disk by io.cost's model at the last look, microseconds of its time.
     pub(super) used: Option<u64>,
     /// What divides it by weight, and is corrected; `None` until that is known.
@@ -58,6 +60,8 @@ impl Turn<'_> {
 /// Why weights are given back.
 pub(super) const GONE: &str = "the disk is gone";
 const UNREADABLE: &str = "the disk's counters cannot be read";
+/// Why a disk is not divided. Who is held back by io.cost misses its target, and the kernel holds back its siblings for that.
+const LATENCY: &str = "a cgroup has a target in io.latency, for which the kernel holds back others: the disk is left to that";
 
 impl DiskCredits {
     /// A disk of which nothing is known yet; `None` if it is gone already.
@@ -72,6 +76,7 @@ impl DiskCredits {
             disk: disk.clone(),
             meter,
             io_cost: false,
+            latency: false,
             used: None,
             weighted: None,
             own: None,
@@ -108,6 +113,20 @@ impl DiskCredits {
         Some(interval)
     }
 
+    /// Takes over whether the administrator has a cgroup's latency on it kept.
+    pub(super) fn set_latency(&mut self, kept: bool) {
+        if !std::mem::replace(&mut self.latency, kept) && kept {
+            tracing::info!(disk = self.disk.name, number = %self.disk.id, "not divided: {LATENCY}");
+        }
+    }
+
+    /// Why it is not divided, for `status`, if so.
+    pub(super) fn limit(&self) -> Option<String> {
+        let Disk { name, id, .. } = &self.disk;
+        self.latency
+            .then(|| format!("Device bandwidth: {name} ({id}) is not divided: {LATENCY}"))
+    }
+
     /// Whether io.cost is enabled on it, by whomever: then the root's `io.stat` says what is used of it.
     pub(super) fn has_io_cost(&self) -> bool {
         self.io_cost || self.has_own_io_cost()
@@ -124,12 +143,17 @@ impl DiskCredits {
     }
 
     /// Has the weights corrected of what divides the disk, BFQ or io.cost; begins anew where that has changed. io.cost comes before the
-    /// scheduler, so it counts where both divide. Where neither does, io.cost is ours to enable.
+    /// scheduler, so it counts where both divide. Where neither does, io.cost is ours to enable. Where a latency is kept, nothing is.
     pub(super) fn follow_controller(
         &mut self,
         root: &Cgroup,
         store: Option<&mut KnobStore>,
     ) -> Vec<Moved> {
+        if self.latency {
+            let moved = self.let_go(store, LATENCY);
+            (self.weighted, self.own) = (None, None);
+            return moved;
+        }
         let qos = Knob::IoCostQos(self.disk.id);
         let ours = |store: &&mut KnobStore| store.applied(root.id(), qos).is_some();
         let theirs = self.io_cost && !store.as_ref().is_some_and(ours);

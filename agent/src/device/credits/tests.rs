@@ -12,7 +12,7 @@ use crate::device::disk_sampler::DiskSampler;
 use crate::device::weights::{Controller, Weighted};
 use crate::knobs::WriteOutcome;
 use crate::knobs::watchdog::LEASE_EXPIRY;
-use crate::page_cache::{CgroupTree, MemorySampler};
+use crate::page_cache::MemorySampler;
 use justitia_cgroup_tree::Changes;
 
 const DISK: DevId = DevId { major: 8, minor: 0 };
@@ -104,6 +104,7 @@ fn given_back(dir: &Path, silent: Duration) -> (Credits, KnobStore, Cgroup) {
     credits.disks.push(DiskCredits {
         meter: DiskSampler::new(dir),
         io_cost: true,
+        latency: false,
         used: None,
         weighted: Some(Weighted::new(Controller::IoCost, DISK)),
         own: None,

@@ -244,6 +244,7 @@ fn what_a_killed_agent_has_left_is_told_from_what_others_have_set() {
     let mut found = knobs(&[
         ("io.weight 8:0", "8:0 340"),
         ("io.max 8:16", limit),
+        ("io.latency 8:16", "8:16 target=10000"),
         ("memory.high", "41943040"),
         ("memory.low", "1048576"),
     ]);
@@ -270,6 +271,8 @@ fn what_a_killed_agent_has_left_is_told_from_what_others_have_set() {
             &format!("the agent would set 125829120 (120M)\n    {was}0. {undo}"),
             "docker's --device-write-bps)\n    to undo it: `echo '8:16 rbps=max wbps=max riops=max wiops=max' \
              >/sys/fs/cgroup/a.slice/batch/io.max`",
+            "io.latency 8:16 = target=10000\n    not written by the agent",
+            "The agent does not divide a disk on which the administrator has set one\n    to undo it: `echo '8:16 target=0'",
             "memory.high = 41943040 (40.0M)\n    not written by the agent",
         ],
     );
@@ -278,7 +281,7 @@ fn what_a_killed_agent_has_left_is_told_from_what_others_have_set() {
     found.left_unknown = true;
     let text = explain(&status, 1, &found);
     let unknown = "the knob journal cannot be read, so a killed agent may have left it";
-    assert_eq!(text.matches(unknown).count(), 3, "{text}");
+    assert_eq!(text.matches(unknown).count(), 4, "{text}");
 }
 
 #[test]

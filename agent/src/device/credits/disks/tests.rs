@@ -16,6 +16,8 @@ use crate::device::disk::DiskIdentity;
 use crate::device::tests::Sys;
 use crate::device::weights::{Contention, Controller, Weighted, a_line_is_written};
 use crate::knobs::WriteOutcome;
+use crate::page_cache::{CgroupTree, MemorySampler};
+use justitia_cgroup_tree::Changes;
 
 const NUMBER: DevId = DevId { major: 8, minor: 0 };
 const KNOB: Knob = Knob::IoBfqWeightOn(NUMBER);
@@ -262,6 +264,35 @@ fn io_cost_that_is_ours_is_not_found_as_an_operators() {
     assert!(!justitia_kernel::io::io_cost_devices(&found).is_empty());
     machine.follow(60);
     assert!(!machine.credits.disks[0].io_cost);
+}
+
+#[test]
+fn a_disk_on_which_a_latency_is_kept_is_not_divided() {
+    let mut machine = Machine::new();
+    machine.come(1);
+    machine.follow(0);
+    machine.correct();
+    std::fs::write(machine.file("b", "cgroup.controllers"), "io memory\n").unwrap();
+    let fs = CgroupFs::open_fixture(&machine.dir.path().join("cgroup"), true).unwrap();
+    let mut cgroups = CgroupTree::new(&fs, false, MemorySampler::new);
+    let mut kept = |machine: &mut Machine, line: &str| {
+        std::fs::write(machine.file("b", "io.latency"), line).unwrap();
+        cgroups.rescan(&[], Instant::now(), &mut Changes::default());
+        machine.credits.follow_latency(&cgroups);
+        let told: Vec<String> = machine.credits.limits().collect();
+        (machine.controller(), told.join("").contains("(8:0) is not"))
+    };
+    let divided = (Some(Controller::Bfq), false);
+    assert_eq!(kept(&mut machine, "8:16 target=10000\n"), divided);
+    assert_eq!(machine.credits.moved(), []);
+    assert_eq!(kept(&mut machine, "8:0 target=10000\n"), (None, true));
+    let moved = machine.credits.moved();
+    assert!(
+        matches!(&moved[..], [one] if one.to.is_none() && one.why.contains("io.latency")),
+        "{moved:?}"
+    );
+    assert!(machine.store.is_empty());
+    assert_eq!(kept(&mut machine, ""), divided);
 }
 
 /// What the operator has chosen for the disk is not known then.
