@@ -77,14 +77,15 @@ impl DeclaredWeights {
     ) -> Option<Decided> {
         let id = node.cgroup.id();
         let declared = node.identity().declared.as_ref()?;
-        let value = format!("default {}", declared.weight);
+        let weight = written(node, knob)?;
+        let value = format!("default {weight}");
         let watched = !self.watched.insert((id, knob));
         if !watched {
             store.watch(&node.cgroup, knob);
         }
         let owned = store.applied(id, knob).map(|applied| *applied == value);
         match owned {
-            Some(true) if found == declared.weight => {
+            Some(true) if found == weight => {
                 store.settle(id, knob);
                 return None;
             }
@@ -92,8 +93,7 @@ impl DeclaredWeights {
                 store.settle_declared(id, knob);
                 return None;
             }
-            None if !drifts => return None,
-            None if !store.may_write(id, knob) || !fits(knob, declared.weight) => return None,
+            None if !drifts || !store.may_write(id, knob) => return None,
             _ => {}
         }
         let rule = Rule::WeightDrift {
@@ -188,7 +188,12 @@ fn files(node: &Node) -> impl Iterator<Item = (Knob, Weight)> + use<> {
     io.into_iter().chain(bfq)
 }
 
-/// Whether a file takes this weight.
-fn fits(knob: Knob, weight: Weight) -> bool {
-    knob != Knob::IoBfqWeight || weight.get() <= BFQ_MAX
+/// What is written to a file for the declared weight, as its runtime does: siblings have what theirs wrote. `None` for nothing.
+fn written(node: &Node, knob: Knob) -> Option<Weight> {
+    let declared = node.identity().declared.as_ref()?;
+    if knob == Knob::IoBfqWeight {
+        return Some(declared.weight).filter(|weight| weight.get() <= BFQ_MAX);
+    }
+    let (_, bfq) = node.default_weights();
+    declared.in_io_weight(bfq.is_some())
 }

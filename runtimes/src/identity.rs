@@ -54,6 +54,17 @@ impl Declared {
             .then(|| 1 + weight.saturating_sub(10) * 9999 / 990)
     }
 
+    /// What the runtime or systemd writes to `io.weight`; `None` where that is nothing: a runtime that converts leaves it alone where
+    /// there is an `io.bfq.weight` (`bfq`), and the kernel takes no more than 10000.
+    #[must_use]
+    pub fn in_io_weight(&self, bfq: bool) -> Option<Weight> {
+        match self.converted() {
+            None => Some(self.weight),
+            Some(_) if bfq => None,
+            Some(converted) => Weight::try_from(converted).ok(),
+        }
+    }
+
     /// Whether a number in `io.weight` or `io.bfq.weight` is what was declared, or what the runtime makes of it.
     #[must_use]
     pub fn is_met_by(&self, found: Weight) -> bool {

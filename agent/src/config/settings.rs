@@ -212,8 +212,8 @@ pub struct Guest {
 #[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [weights]")]
 pub struct Weights {
-    /// Whether a declared weight is written to `io.weight` and `io.bfq.weight` where these have another number, as after a
-    /// reload of systemd. What another program than systemd wrote stays.
+    /// Whether a declared weight is written to `io.weight` and `io.bfq.weight`, as its runtime writes it, where these have another
+    /// number, as after a reload of systemd. What another program than systemd wrote stays.
     #[serde(deserialize_with = "value::boolean")]
     pub restore: bool,
 }

@@ -90,6 +90,26 @@ impl Host {
         node.unwrap().cgroup.clone()
     }
 
+    /// Adds a container of Docker, for which 400 was declared, with 100 in these files; returns its cgroup.
+    fn container(&self, files: &[&str]) -> String {
+        const ID: &str = "46ec00ce0123456789abcdef0123456789abcdef0123456789abcdef01234567";
+        let scope = format!("docker-{ID}.scope");
+        let state = self.path(&format!("run/docker/runtime-runc/moby/{ID}/state.json"));
+        std::fs::create_dir_all(state.parent().unwrap()).unwrap();
+        let text = format!(
+            r#"{{"cgroup_paths":{{"":"/sys/fs/cgroup/{scope}"}},"config":{{"cgroups":{{"blkio_weight":400}}}}}}"#
+        );
+        std::fs::write(state, text).unwrap();
+        let cgroup = self.path(&scope);
+        std::fs::create_dir(&cgroup).unwrap();
+        std::fs::write(cgroup.join("cgroup.controllers"), "io memory\n").unwrap();
+        std::fs::write(cgroup.join("cgroup.events"), "populated 1\n").unwrap();
+        for file in files {
+            std::fs::write(cgroup.join(file), "default 100\n").unwrap();
+        }
+        scope
+    }
+
     fn is_left(&self) -> bool {
         let mut left = self.store.unwritable();
         left.any(|(_, _, why)| matches!(why, Unwritable::External { .. }))
@@ -190,38 +210,38 @@ fn both_files_get_it_and_bfqs_what_it_takes() {
     assert_eq!(host.stands("io.weight"), "default 100");
 }
 
+/// runc writes a container's weight to `io.bfq.weight` as it is, and only where that is missing to `io.weight`, converted.
+#[test]
+fn a_container_gets_the_number_that_its_runtime_writes() {
+    let cases: [(&str, &str, &[&str]); 3] = [
+        ("io.weight", "default 3940", &["io.weight"]),
+        ("io.weight", "default 100", &["io.weight", "io.bfq.weight"]),
+        (
+            "io.bfq.weight",
+            "default 400",
+            &["io.weight", "io.bfq.weight"],
+        ),
+    ];
+    for (file, expected, files) in cases {
+        let mut host = Host::new(&[]);
+        let scope = host.container(files);
+        host.tick(true);
+        let stands = std::fs::read_to_string(host.path(&scope).join(file)).unwrap();
+        assert_eq!(stands.trim(), expected, "{file} of {files:?}");
+        assert!(host.tick(true).is_empty());
+    }
+}
+
 #[test]
 fn in_a_delegated_subtree_weights_are_left_alone() {
     use std::os::unix::fs::PermissionsExt;
-    const ID: &str = "46ec00ce0123456789abcdef0123456789abcdef0123456789abcdef01234567";
     let mut host = Host::new(&[("io.weight", "default 100\n")]);
     // Of a container its runtime's word counts there, too.
-    let scope = format!("docker-{ID}.scope");
-    std::fs::create_dir(host.path(&scope)).unwrap();
-    let state = format!("run/docker/runtime-runc/moby/{ID}/state.json");
-    std::fs::create_dir_all(host.path(&state).parent().unwrap()).unwrap();
-    for (path, text) in [
-        (
-            format!("{scope}/cgroup.controllers"),
-            "io memory\n".to_owned(),
-        ),
-        (format!("{scope}/cgroup.events"), "populated 1\n".to_owned()),
-        (format!("{scope}/io.weight"), "default 100\n".to_owned()),
-        (
-            state,
-            format!(
-                r#"{{"cgroup_paths":{{"":"/sys/fs/cgroup/{scope}"}},"config":{{"cgroups":{{"blkio_weight":400}}}}}}"#
-            ),
-        ),
-    ] {
-        std::fs::write(host.path(&path), text).unwrap();
-    }
-    let stands = |host: &Host| {
-        let weight = std::fs::read_to_string(host.path(&scope).join("io.weight")).unwrap();
-        weight.trim().to_owned()
-    };
+    let scope = host.container(&["io.weight"]);
+    let weight = host.path(&scope).join("io.weight");
+    let stands = || std::fs::read_to_string(&weight).unwrap();
     host.tick(true);
-    assert_eq!(stands(&host), "default 400");
+    assert_eq!(stands().trim(), "default 3940");
     // The tree's own root is another's from now on.
     let open = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(host.path(""), open).unwrap();
@@ -230,6 +250,6 @@ fn in_a_delegated_subtree_weights_are_left_alone() {
     let ids = host.cgroups.breadth_first();
     let mut nodes = ids.iter().filter_map(|id| host.cgroups.get(*id));
     assert!(nodes.any(|node| node.in_delegation && node.identity().declared.is_some()));
-    assert_eq!(stands(&host), "default 100");
+    assert_eq!(stands().trim(), "default 100");
     assert!(host.store.is_empty());
 }

@@ -256,8 +256,10 @@ fn names_and_weights_stay(debian: &Debian) {
     }
 }
 
-/// With `[weights] restore` the kernel has what was declared, over reloads, and what stood there at the end.
+/// With `[weights] restore` the kernel has what runc wrote, over reloads, and what stood there at the end.
 fn weights_are_written_back(debian: &Debian) {
+    // To `io.bfq.weight`, or without BFQ to `io.weight`.
+    const RUNCS: &str = "400|3940";
     let restore = |on: bool| {
         debian.ok(&format!(
             "mkdir -p /debian/etc/justitia/justitia.toml.d
@@ -265,19 +267,19 @@ fn weights_are_written_back(debian: &Debian) {
             /root/deb systemctl reload justitia"
         ));
     };
-    let stand = |weight: u64| {
+    let stand = |weight: &str| {
         debian.within(
             60,
-            &format!("cat /sys/fs/cgroup/system.slice/docker-$(/root/deb docker inspect -f '{{{{.Id}}}}' batch).scope/io*.weight | grep -w {weight}"),
+            &format!("cat /sys/fs/cgroup/system.slice/docker-$(/root/deb docker inspect -f '{{{{.Id}}}}' batch).scope/io*.weight | grep -wE '{weight}'"),
         );
     };
     restore(true);
     for _ in 0..2 {
-        stand(400);
+        stand(RUNCS);
         debian.ok("/root/deb systemctl daemon-reload");
         std::thread::sleep(Duration::from_secs(2));
     }
-    stand(400);
+    stand(RUNCS);
     let status = debian.status();
     let drifting: Vec<&str> = DOCKER
         .iter()
@@ -287,7 +289,7 @@ fn weights_are_written_back(debian: &Debian) {
     assert_eq!(drifting, Vec::<&str>::new(), "{}", standing(debian));
     println!("written back:\n{}", standing(debian));
     restore(false);
-    stand(100);
+    stand("100");
     assert!(drifts(&debian.status(), "batch"));
     debian.ok("rm /debian/etc/justitia/justitia.toml.d/weights.toml");
     debian.step("weights are written back");

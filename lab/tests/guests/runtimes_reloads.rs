@@ -42,7 +42,7 @@ END");
 /// Watches two knobs, by what a shell reads without a process of its own: each line is what a knob stood at another value for,
 /// in hundredths of a second.
 const WATCH: &str = r#"cat >/run/watch.sh <<'END'
-low=$1/system.slice/tenant.service/memory.low weight=$1/system.slice/docker-$2.scope/io.weight
+low=$1/system.slice/tenant.service/memory.low weight=$1/system.slice/docker-$2.scope/io.bfq.weight
 at() { read -r up idle </proc/uptime; now=${up%.*}${up#*.}; }
 lost_low= lost_weight= looks=0
 while [ ! -e /run/stop ]; do
@@ -75,7 +75,7 @@ fn reloads_under_pressure_take_no_knob_for_good() {
     let debian = start();
     let stands = format!(
         "[ $(cat /sys/fs/cgroup/system.slice/tenant.service/memory.low) -gt 1048576 ] &&
-        grep -qx 'default 400' /sys/fs/cgroup/system.slice/docker-{ID}.scope/io.weight"
+        grep -qx 'default 400' /sys/fs/cgroup/system.slice/docker-{ID}.scope/io.bfq.weight"
     );
     debian.within(60, &stands);
     debian.ok(&WATCH.replace("ID", ID));
@@ -92,7 +92,7 @@ fn reloads_under_pressure_take_no_knob_for_good() {
         "{} times a knob was left for the rest of a minute",
         paused.trim()
     );
-    let slice = debian.ok("cd /sys/fs/cgroup/system.slice; grep . */memory.low */io.weight; true");
+    let slice = debian.ok("cd /sys/fs/cgroup/system.slice; grep . */memory.low */io*.weight; true");
     println!(
         "after the last one:\n{slice}\n{:#}",
         debian.status()["external"]
@@ -105,7 +105,7 @@ fn reloads_under_pressure_take_no_knob_for_good() {
         lines.map(|number| number.trim().parse().unwrap()).collect()
     };
     println!(
-        "{RELOADS} reloads; another value stood in memory.low {}; in io.weight {}; {} looks",
+        "{RELOADS} reloads; another value stood in memory.low {}; in io.bfq.weight {}; {} looks",
         summary(of("low")),
         summary(of("weight")),
         of("looks")[0]
@@ -115,7 +115,7 @@ fn reloads_under_pressure_take_no_knob_for_good() {
     assert_eq!(external, &Value::Array(Vec::new()), "yielded for good");
     debian.ok("/root/deb systemctl stop justitia");
     debian.ok(&format!(
-        "grep -x 'default 100' /sys/fs/cgroup/system.slice/docker-{ID}.scope/io.weight"
+        "grep -x 'default 100' /sys/fs/cgroup/system.slice/docker-{ID}.scope/io.bfq.weight"
     ));
     debian.step("done");
 }
