@@ -44,6 +44,12 @@ impl Agent {
         let (cgroup, knob) = self.named(name)?;
         let (id, shown) = (cgroup.id(), full_name(&cgroup, knob));
         let store = self.knobs.as_mut().ok_or(OBSERVES)?;
+        let asked = match knob {
+            Knob::DirtyBackground => self.credits.take_dirty_background(),
+            Knob::VfsCachePressure => self.slab.take(),
+            _ => Ok(()),
+        };
+        asked.map_err(|why| format!("{shown} is left as it is: {why}"))?;
         let taken = store
             .take(&cgroup, knob)
             .map_err(|error| format!("{shown}: {error}"))?;
@@ -55,7 +61,7 @@ impl Agent {
             self.monitor.cgroups.record_low(id, Ok(Some(0)));
         }
         Ok(format!(
-            "{shown} is the agent's again; the value that stood there is restored when the agent ends"
+            "{shown} is the agent's again; the value that stood there is restored when the agent needs it no more"
         ))
     }
 
@@ -264,10 +270,16 @@ mod tests {
     fn knobs_of_the_whole_host_are_named_without_a_cgroup() {
         let dir = tempfile::tempdir().unwrap();
         let mut agent = agent(dir.path(), &["a"], true);
-        for file in ["io.cost.qos", "io.cost.model"] {
-            std::fs::write(dir.path().join("cgroup").join(file), "").unwrap();
-        }
         let mount = dir.path().join("cgroup");
+        for (file, text) in [
+            ("io.cost.qos", ""),
+            ("io.cost.model", ""),
+            ("dirty_ratio", "20\n"),
+            ("dirty_background_ratio", "10\n"),
+            ("vfs_cache_pressure", "100\n"),
+        ] {
+            std::fs::write(mount.join(file), text).unwrap();
+        }
         for name in [
             "io.cost.qos 8:0",
             "io.cost.model 8:0",
@@ -280,9 +292,31 @@ mod tests {
         let answer = agent.take("a/vm.vfs_cache_pressure");
         assert!(answer.errors[0].contains("without a cgroup"), "{answer:?}");
         for name in ["vm.dirty_background_ratio", "vm.vfs_cache_pressure"] {
-            // Not released, so ours as far as we know.
+            // The kernel's default is nobody's.
             assert!(agent.take(name).done[0].contains("already"), "{name}");
         }
+    }
+
+    #[test]
+    fn an_operators_setting_of_the_host_is_not_called_the_agents() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut agent = agent(dir.path(), &["a"], true);
+        let write = |file: &str, text: &str| {
+            std::fs::write(dir.path().join("cgroup").join(file), text).unwrap();
+        };
+        write("vfs_cache_pressure", "500\n");
+        let answer = agent.take("vm.vfs_cache_pressure");
+        assert!(
+            answer.done[0].contains("is the agent's again"),
+            "{answer:?}"
+        );
+        write("dirty_ratio", "20\n");
+        write("dirty_background_ratio", "0\n");
+        let answer = agent.take("vm.dirty_background_ratio");
+        assert!(
+            answer.errors[0].contains("vm.dirty_background_bytes"),
+            "{answer:?}"
+        );
     }
 
     #[test]

@@ -143,7 +143,16 @@ impl Credits {
     /// What is not done here, and why.
     pub fn limits(&self) -> impl Iterator<Item = String> {
         let of_disks = self.disks.iter().filter_map(DiskCredits::limit);
-        self.limits.iter().cloned().chain(of_disks)
+        let fixed = self.limits.iter().cloned();
+        fixed.chain(self.late.limit()).chain(of_disks)
+    }
+
+    /// The operator has us take `vm.dirty_background_ratio`.
+    ///
+    /// # Errors
+    /// Why it stays as it is all the same.
+    pub fn take_dirty_background(&mut self) -> Result<(), String> {
+        self.late.take()
     }
 
     /// The facts behind what stands in a knob of ours; `None` if it is not ours.
@@ -402,10 +411,7 @@ impl Credits {
             self.moved.extend(self.late.audit(store));
         }
         if !self.writers.is_empty() {
-            match self.late.hold(store) {
-                Ok(moved) => self.moved.extend(moved),
-                Err(why) => self.limits.push(why),
-            }
+            self.moved.extend(self.late.hold(store));
         }
         Ok(())
     }

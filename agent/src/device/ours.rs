@@ -21,7 +21,7 @@ pub(super) fn ours_to_write(
         return true;
     }
     match read_raw(cgroup, knob) {
-        Ok(found) if found == nothing => true,
+        Ok(found) if found == nothing || store.is_taken(id, knob, &found) => true,
         // An earlier agent's, and restored soon.
         Ok(found) if store.original_of_left(id, knob, &found).is_some() => false,
         Ok(found) => {

@@ -57,6 +57,8 @@ pub struct KnobStore {
     /// Knobs that are not written any more.
     pub(super) unwritable: HashMap<KnobKey, Unwritable>,
     pub(super) reapplied: HashMap<KnobKey, ReapplyLimiter>,
+    /// What stood in knobs that were taken for their operator: see [`KnobStore::is_taken`].
+    pub(super) taken: HashMap<KnobKey, String>,
     /// Who writes our knobs.
     pub(super) writers: Writers,
     /// The journal's error, if the last write to it failed.
@@ -107,6 +109,7 @@ impl KnobStore {
             unknown: contents.unknown,
             unwritable: HashMap::new(),
             reapplied: HashMap::new(),
+            taken: HashMap::new(),
             writers: Writers::default(),
             write_error: None,
             compact_after: None,
@@ -284,6 +287,7 @@ impl KnobStore {
 
     fn note_external(&mut self, key: KnobKey, found: &str, by: String, until: Option<Until>) {
         let found = found.to_owned();
+        self.taken.remove(&key);
         self.unwritable
             .insert(key, Unwritable::External { found, by, until });
     }
@@ -294,6 +298,14 @@ impl KnobStore {
     #[must_use]
     pub fn may_write(&self, id: CgroupId, knob: Knob) -> bool {
         !self.unwritable.contains_key(&(id, knob))
+    }
+
+    /// Whether `found` stood in a knob when its operator had us take it ([`KnobStore::take`]): it is restored there whenever we need
+    /// the knob no more, and is nobody's decision.
+    #[must_use]
+    pub fn is_taken(&self, id: CgroupId, knob: Knob, found: &str) -> bool {
+        let taken = self.taken.get(&(id, knob));
+        taken.is_some_and(|taken| taken == found)
     }
 
     /// The value of our last write to a knob.
@@ -419,6 +431,7 @@ impl KnobStore {
     pub fn forget_unwritable(&mut self, knob: Knob) {
         self.unwritable.retain(|(_, other), _| *other != knob);
         self.reapplied.retain(|(_, other), _| *other != knob);
+        self.taken.retain(|(_, other), _| *other != knob);
     }
 
     /// Restores and forgets the knobs of a cgroup that was removed, or that is no tenant any more though it exists.
@@ -429,6 +442,7 @@ impl KnobStore {
         }
         self.unwritable.retain(|(of, _), _| *of != id);
         self.reapplied.retain(|(of, _), _| *of != id);
+        self.taken.retain(|(of, _), _| *of != id);
         self.writers.forget(id);
     }
 }

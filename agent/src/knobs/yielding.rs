@@ -297,19 +297,25 @@ impl KnobStore {
         Ok(found)
     }
 
-    /// Takes a knob that was left to another writer, or given up, because its operator asks for it: what stands there now is
-    /// restored at the end. Until it is planned anew it has the kernel's default. Returns whether it was not ours to write.
+    /// Takes a knob that was left to another writer, or given up, or holds another's value of which we do not know yet, because
+    /// its operator asks for it: what stands there now is restored once we need the knob no more. Until it is planned anew it has
+    /// the kernel's default. Returns whether it was not ours to write.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If it cannot be read or written.
     pub fn take(&mut self, cgroup: &Cgroup, knob: Knob) -> Result<bool, KnobStoreError> {
         let key = (cgroup.id(), knob);
-        if self.unwritable.remove(&key).is_none() {
+        let is_left = self.unwritable.remove(&key).is_some();
+        let is_free = || read_raw(cgroup, knob).map(|found| knob.is_default(&found));
+        if !is_left && (self.owned.contains_key(&key) || is_free()?) {
             return Ok(false);
         }
         self.reapplied.remove(&key);
         self.writers.settle(key.0, knob);
         let taken = self.set(cgroup, knob, &knob.default_value())?;
+        if let Some(owned) = self.owned.get(&key) {
+            self.taken.insert(key, owned.original.clone());
+        }
         Ok(!matches!(taken, WriteOutcome::Gone))
     }
 }
@@ -578,6 +584,10 @@ mod tests {
         held.store.set(&cgroup, KNOB, "6").unwrap();
         held.store.restore_all();
         assert_eq!(held.stands(), "9");
+        let is_taken = |held: &Held, found| held.store.is_taken(id, KNOB, found);
+        assert!(is_taken(&held, "9") && !is_taken(&held, "7"));
+        held.store.release(&cgroup, KNOB).unwrap();
+        assert!(!is_taken(&held, "9"));
         // What another one has written, and what was given up.
         let mut held = Held::new();
         let cgroup = held.cgroup.clone();

@@ -126,8 +126,8 @@ pub struct SlabController {
     root: Cgroup,
     /// Slab has been above its cap, and not well below it since.
     over: bool,
-    /// Why the knob is left as it is, once that is known.
-    left: Option<String>,
+    /// The knob is left as it is, for a reason that was told.
+    left: bool,
     /// Why it was raised last.
     reason: Option<SlabReason>,
     efforts: BTreeMap<Key, Effort>,
@@ -140,7 +140,7 @@ impl SlabController {
         Self {
             root,
             over: false,
-            left: None,
+            left: false,
             reason: None,
             efforts: BTreeMap::new(),
         }
@@ -170,10 +170,14 @@ impl SlabController {
         self.over
     }
 
-    /// Why `vm.vfs_cache_pressure` is not raised, if so.
-    #[must_use]
-    pub fn left(&self) -> Option<&str> {
-        self.left.as_deref()
+    /// The operator has us take `vm.vfs_cache_pressure`.
+    ///
+    /// # Errors
+    /// Why it stays as it is all the same.
+    pub fn take(&mut self) -> Result<(), String> {
+        self.look()?;
+        self.left = false;
+        Ok(())
     }
 
     /// Why it was raised last.
@@ -220,12 +224,14 @@ impl SlabController {
         if let Ok(Some(WriteOutcome::External { applied, found, by })) = store.audit(id, KNOB) {
             tracing::warn!(knob = %KNOB, applied, found, by, "external: another writer has set it");
         }
-        if store.applied(id, KNOB).is_some() || self.left.is_some() || !store.may_write(id, KNOB) {
+        // One that was taken has the kernel's default until it is raised.
+        let raised = store.applied(id, KNOB) == Some(RAISED);
+        if raised || self.left || !store.may_write(id, KNOB) {
             return false;
         }
-        if let Some(why) = self.operators() {
+        if let Some(why) = self.operators(store) {
             tracing::warn!("slab: {KNOB} is left as it is: {why}");
-            self.left = Some(why);
+            self.left = true;
             return false;
         }
         match store.set(&self.root, KNOB, RAISED) {
@@ -235,24 +241,34 @@ impl SlabController {
                 // For want of something at this moment it is tried again.
                 if !store.may_write(id, KNOB) {
                     tracing::warn!("slab: {KNOB} is left as it is: {error}");
-                    self.left = Some(error.to_string());
+                    self.left = true;
                 }
                 false
             }
         }
     }
 
-    /// Why it may not be raised, if so.
-    fn operators(&self) -> Option<String> {
+    /// Why it may not be raised, if so. An operator's value is noted as another's.
+    fn operators(&self, store: &mut KnobStore) -> Option<String> {
+        let id = self.root.id();
+        match self.look() {
+            Ok(found) if found == USUAL || found == RAISED => None,
+            Ok(found) if store.is_taken(id, KNOB, &found) => None,
+            Ok(found) => {
+                store.mark_external(id, KNOB, &found);
+                Some(format!("its operator has set it to {found}"))
+            }
+            Err(why) => Some(why),
+        }
+    }
+
+    /// What stands there; or why it stays as it is, whoever asks.
+    fn look(&self) -> Result<String, String> {
         // Of a container's own hierarchy, which ends with it, though the setting is the machine's.
         if self.root.full_path().join("cgroup.type").exists() {
-            return Some("this is a cgroup namespace, and it is of the whole machine".to_owned());
+            return Err("this is a cgroup namespace, and it is of the whole machine".to_owned());
         }
-        match read_raw(&self.root, KNOB) {
-            Ok(found) if found == USUAL || found == RAISED => None,
-            Ok(found) => Some(format!("its operator has set it to {found}")),
-            Err(error) => Some(error.to_string()),
-        }
+        read_raw(&self.root, KNOB).map_err(|error| error.to_string())
     }
 
     fn lower(&self, store: Option<&mut KnobStore>, was: bool) -> Vec<Decided> {
@@ -423,7 +439,15 @@ mod tests {
         let (mut slab, mut store) = machine(dir.path(), "50");
         assert!(slab.tick(Some(&mut store), Some(&held(60))).is_empty());
         assert_eq!(stands(dir.path()), "50");
-        assert!(slab.left().unwrap().contains("set it to 50"));
+        let external: Vec<_> = store.external().collect();
+        assert_eq!(external, [(slab.root.id(), KNOB, "50")]);
+        // Until its operator has us take it; then it comes back each time.
+        assert_eq!(slab.take(), Ok(()));
+        assert!(store.take(&slab.root, KNOB).unwrap());
+        for (mib, expected) in [(60, RAISED), (40, "50"), (60, RAISED), (40, "50")] {
+            slab.tick(Some(&mut store), Some(&held(mib)));
+            assert_eq!(stands(dir.path()), expected);
+        }
     }
 
     #[test]

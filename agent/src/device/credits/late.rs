@@ -12,68 +12,90 @@ use crate::knobs::{KnobStore, RestoreOutcome, WriteOutcome};
 
 const KNOB: Knob = Knob::DirtyBackground;
 /// The kernel's default, per cent (mm/page-writeback.c).
-const USUAL: u64 = 10;
+const USUAL: &str = "10";
 
 /// The setting, ours or its operator's.
 #[derive(Debug)]
 pub(super) struct Late {
     /// The knobs of the machine are kept under it.
     root: Cgroup,
-    /// It is not to be set, for a reason that was told.
-    left: bool,
+    /// Why it is left as it is, once that is known.
+    left: Option<String>,
 }
 
 impl Late {
     pub(super) const fn new(root: Cgroup) -> Self {
-        Self { root, left: false }
+        Self { root, left: None }
     }
 
-    /// Has the kernel write back late. `Err` is why it is left as it is, once.
-    pub(super) fn hold(&mut self, store: &mut KnobStore) -> Result<Option<Moved>, String> {
+    /// Has the kernel write back late.
+    pub(super) fn hold(&mut self, store: &mut KnobStore) -> Option<Moved> {
         let id = self.root.id();
-        if store.applied(id, KNOB).is_some() || self.left || !store.may_write(id, KNOB) {
-            return Ok(None);
+        // One that was taken has the kernel's default until it is held.
+        let stands = store.applied(id, KNOB).is_some_and(|set| set != USUAL);
+        if stands || self.left.is_some() || !store.may_write(id, KNOB) {
+            return None;
         }
-        self.left = true;
-        let told = |why: &dyn std::fmt::Display| {
-            format!(
-                "Device bandwidth: {KNOB} is left as it is: {why}. Where the kernel begins to write back long before it \
-                 holds writers back, part of what such writers write is written for nothing"
-            )
+        let (found, late) = match self.look() {
+            Ok(seen) => seen,
+            Err(why) => {
+                self.left = Some(why);
+                return None;
+            }
         };
-        // Of a container's own hierarchy, which ends with it, though the setting is the machine's.
-        if self.root.full_path().join("cgroup.type").exists() {
-            return Err(told(
-                &"this is a cgroup namespace, and it is of the whole machine",
-            ));
+        if found.parse::<u64>().is_ok_and(|found| found >= late) {
+            return None;
         }
-        let found =
-            read_raw(&self.root, KNOB).and_then(|found| Ok((found, self.root.dirty_ratio()?)));
-        let (found, dirty) = found.map_err(|error| told(&error))?;
-        let Some(late) = late(&found, dirty).map_err(|why| told(&why))? else {
-            return Ok(None);
-        };
+        if found != USUAL && !store.is_taken(id, KNOB, &found) {
+            store.mark_external(id, KNOB, &found);
+            self.left = Some(format!("its operator has set it to {found}"));
+            return None;
+        }
+        let late = late.to_string();
         match store.set(&self.root, KNOB, &late) {
             Ok(
                 WriteOutcome::Written | WriteOutcome::Unchanged | WriteOutcome::Reapplied { .. },
-            ) => {
-                self.left = false;
-                Ok(Some(self.moved(Some(late), WHY)))
+            ) => Some(self.moved(Some(late), WHY)),
+            Ok(_) => None,
+            Err(error) => {
+                // For want of something at this moment it is tried again.
+                if !store.may_write(id, KNOB) {
+                    self.left = Some(error.to_string());
+                }
+                None
             }
-            Ok(WriteOutcome::External { .. } | WriteOutcome::Gone | WriteOutcome::GivenUp) => {
-                Ok(None)
-            }
-            Ok(WriteOutcome::Deferred) => {
-                self.left = false;
-                Ok(None)
-            }
-            Err(_) if store.may_write(id, KNOB) => {
-                // For want of something at this moment: it is tried again.
-                self.left = false;
-                Ok(None)
-            }
-            Err(error) => Err(told(&error)),
         }
+    }
+
+    /// What stands there, and where it should stand; or why it stays as it is, whoever asks.
+    fn look(&self) -> Result<(String, u64), String> {
+        // Of a container's own hierarchy, which ends with it, though the setting is the machine's.
+        if self.root.full_path().join("cgroup.type").exists() {
+            return Err("this is a cgroup namespace, and it is of the whole machine".to_owned());
+        }
+        let found = read_raw(&self.root, KNOB).map_err(|error| error.to_string())?;
+        let dirty = self.root.dirty_ratio().map_err(|error| error.to_string())?;
+        let late = late(&found, dirty)?;
+        Ok((found, late))
+    }
+
+    /// Its operator has us take it.
+    ///
+    /// # Errors
+    /// Why it stays as it is all the same.
+    pub(super) fn take(&mut self) -> Result<(), String> {
+        self.look()?;
+        self.left = None;
+        Ok(())
+    }
+
+    /// Why it is left as it is, and what that costs, if so.
+    pub(super) fn limit(&self) -> Option<String> {
+        let why = self.left.as_ref()?;
+        Some(format!(
+            "Device bandwidth: {KNOB} is left as it is: {why}. Where the kernel begins to write back long before it \
+             holds writers back, part of what such writers write is written for nothing"
+        ))
     }
 
     /// Looks whether another writer has set it since, or what it follows.
@@ -83,9 +105,9 @@ impl Late {
             tracing::warn!(knob = %KNOB, applied, found, by, "external: another writer has set it");
             return None;
         }
-        let ours = store.applied(id, KNOB)?.parse();
+        let ours = store.applied(id, KNOB)?;
         let dirty = self.root.dirty_ratio().ok()?;
-        if ours == Ok(dirty.saturating_sub(1)) {
+        if ours == USUAL || ours.parse() == Ok(dirty.saturating_sub(1)) {
             return None;
         }
         self.release(store, "vm.dirty_ratio has changed")
@@ -110,16 +132,13 @@ impl Late {
 const WHY: &str = "buffered writers contend: what is written back early waits at the disk, where it can be neither \
                    deleted nor written again";
 
-/// Where it should stand: one below `dirty`, what `vm.dirty_ratio` says; `None` if it stands there, or above; or why
-/// `background`, what is found, stays.
-fn late(background: &str, dirty: u64) -> Result<Option<String>, String> {
-    let late = dirty.saturating_sub(1);
-    match (background.parse(), dirty) {
-        (Ok(0), _) => Err("its operator has set vm.dirty_background_bytes".to_owned()),
-        (_, 0) => Err("its operator has set vm.dirty_bytes".to_owned()),
-        (Ok(found), _) if found >= late => Ok(None),
-        (Ok(USUAL), _) => Ok(Some(late.to_string())),
-        _ => Err(format!("its operator has set it to {background}")),
+/// Where it should stand: one below `dirty`, what `vm.dirty_ratio` says. Or why `background`, what is found, stays: a write of it
+/// would make an operator's bytes 0.
+fn late(background: &str, dirty: u64) -> Result<u64, &'static str> {
+    match (background, dirty) {
+        ("0", _) => Err("its operator has set vm.dirty_background_bytes"),
+        (_, 0) => Err("its operator has set vm.dirty_bytes"),
+        _ => Ok(dirty.saturating_sub(1)),
     }
 }
 
@@ -129,20 +148,15 @@ mod tests {
     use justitia_kernel::cgroup::CgroupFs;
 
     #[test]
-    fn just_before_writers_are_held_back_unless_its_operator_has_chosen() {
-        let stands = |value: &str| Ok(Some(value.to_owned()));
-        assert_eq!(late("10", 20), stands("19"));
-        assert_eq!(late("10", 40), stands("39"));
-        for (background, dirty) in [("19", 20), ("10", 11), ("10", 5), ("30", 20)] {
-            assert_eq!(late(background, dirty), Ok(None), "{background} {dirty}");
-        }
+    fn just_before_writers_are_held_back_unless_bytes_are_set() {
+        assert_eq!(late("10", 20), Ok(19));
+        assert_eq!(late("5", 40), Ok(39));
         for (background, dirty, why) in [
             ("0", 20, "vm.dirty_background_bytes"),
             ("10", 0, "vm.dirty_bytes"),
-            ("5", 20, "set it to 5"),
         ] {
             let found = late(background, dirty).unwrap_err();
-            assert!(found.contains(why), "{found}");
+            assert!(found.ends_with(why), "{found}");
         }
     }
 
@@ -153,7 +167,12 @@ mod tests {
         std::fs::write(root.join("dirty_ratio"), "20\n").unwrap();
         std::fs::write(root.join(KNOB.file()), background).unwrap();
         let fs = CgroupFs::open_fixture(&root, true).unwrap();
-        let (store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
+        let (mut store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
+        // As the kernel's files, and unlike others, it holds what was written last.
+        store.write_knob = |cgroup, knob, value| {
+            std::fs::write(cgroup.full_path().join(knob.file()), value).unwrap();
+            Ok(())
+        };
         (Late::new(fs.root().clone()), store)
     }
 
@@ -165,12 +184,12 @@ mod tests {
     fn comes_back_as_it_was() {
         let dir = tempfile::tempdir().unwrap();
         let (mut late, mut store) = machine(dir.path(), "10");
-        let moved = late.hold(&mut store).unwrap().unwrap();
+        let moved = late.hold(&mut store).unwrap();
         assert_eq!(
             (moved.to.as_deref(), stands(dir.path()).as_str()),
             (Some("19"), "19")
         );
-        assert_eq!(late.hold(&mut store), Ok(None), "it stands already");
+        assert_eq!(late.hold(&mut store), None, "it stands already");
         assert_eq!(late.release(&mut store, "").unwrap().to, None);
         assert_eq!(stands(dir.path()), "10");
         assert_eq!(late.release(&mut store, ""), None);
@@ -185,13 +204,40 @@ mod tests {
     fn its_operators_choice_stays() {
         let dir = tempfile::tempdir().unwrap();
         let (mut late, mut store) = machine(dir.path(), "5");
-        assert!(late.hold(&mut store).unwrap_err().contains("set it to 5"));
-        assert_eq!(late.hold(&mut store), Ok(None), "told once");
+        assert_eq!(late.hold(&mut store), None);
+        assert!(late.limit().unwrap().contains("set it to 5"));
+        let external: Vec<_> = store.external().collect();
+        assert_eq!(external, [(late.root.id(), KNOB, "5")]);
         assert_eq!(stands(dir.path()), "5");
+        // What is no lower than where it should stand is no loss.
+        let dir = tempfile::tempdir().unwrap();
+        let (mut late, mut store) = machine(dir.path(), "30");
+        assert_eq!((late.hold(&mut store), late.limit()), (None, None));
+        assert!(store.may_write(late.root.id(), KNOB));
     }
 
     #[test]
-    fn a_setting_that_is_read_only_here_is_told_once() {
+    fn what_its_operator_has_us_take_is_moved_and_comes_back_each_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut late, mut store) = machine(dir.path(), "5");
+        late.hold(&mut store);
+        assert_eq!(late.take(), Ok(()));
+        assert!(store.take(&late.root, KNOB).unwrap());
+        assert_eq!((late.audit(&mut store), late.limit()), (None, None));
+        for _ in 0..2 {
+            assert!(late.hold(&mut store).is_some());
+            assert_eq!(stands(dir.path()), "19");
+            assert!(late.release(&mut store, "").is_some());
+            assert_eq!(stands(dir.path()), "5");
+        }
+        // A write of it would make the bytes 0.
+        let dir = tempfile::tempdir().unwrap();
+        let (mut late, _store) = machine(dir.path(), "0");
+        assert!(late.take().unwrap_err().contains("bytes"));
+    }
+
+    #[test]
+    fn a_setting_that_is_read_only_here_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let (mut late, mut store) = machine(dir.path(), "10");
         store.write_knob = |cgroup, knob, _| {
@@ -201,9 +247,10 @@ mod tests {
                 errno: rustix::io::Errno::ROFS,
             })
         };
-        let told = late.hold(&mut store).unwrap_err();
+        assert_eq!(late.hold(&mut store), None);
+        let told = late.limit().unwrap();
         assert!(told.contains("Read-only"), "{told}");
-        assert_eq!(late.hold(&mut store), Ok(None), "told once");
+        assert_eq!(late.hold(&mut store), None);
         assert_eq!(store.read_only(), None, "it says nothing of the cgroups");
     }
 
@@ -217,7 +264,7 @@ mod tests {
         std::fs::write(dir.path().join("cgroup").join(KNOB.file()), "7").unwrap();
         assert_eq!(late.audit(&mut store), None);
         assert_eq!(store.applied(late.root.id(), KNOB), None);
-        assert_eq!(late.hold(&mut store), Ok(None));
+        assert_eq!(late.hold(&mut store), None);
         let again = store.set(&late.root, KNOB, "19").unwrap();
         assert!(matches!(again, WriteOutcome::External { .. }), "{again:?}");
         assert_eq!(stands(dir.path()), "7");
@@ -240,7 +287,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut late, mut store) = machine(dir.path(), "10");
         std::fs::write(dir.path().join("cgroup/cgroup.type"), "domain\n").unwrap();
-        assert!(late.hold(&mut store).unwrap_err().contains("namespace"));
+        assert_eq!(late.hold(&mut store), None);
+        assert!(late.limit().unwrap().contains("namespace"));
+        assert!(late.take().is_err());
         assert_eq!(stands(dir.path()), "10");
     }
 }

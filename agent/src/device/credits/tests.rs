@@ -137,6 +137,11 @@ fn a_limit_of_the_operator_is_left() {
     assert!(ours("max\n"));
     assert!(!ours("8192\n"));
     assert!(!ours("max\n"), "theirs from then on");
+    // As it stands again whenever nobody contends, once its operator has had us take it.
+    std::fs::write(&high, "8192\n").unwrap();
+    assert!(store.take(&cgroup, Knob::MemoryHigh).unwrap());
+    store.restore(cgroup.id(), Knob::MemoryHigh);
+    assert!(ours_to_write(&mut store, &cgroup, Knob::MemoryHigh, "max"));
 }
 
 #[test]
