@@ -17,7 +17,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 pub use value::Size;
-pub use words::{did_you_mean, none_of, reworded};
+pub use words::{did_you_mean, known, none_of, reworded, unique};
 
 /// The largest file that is read, bytes: some ten thousand tables.
 pub const MAX_BYTES: u64 = 1 << 20;

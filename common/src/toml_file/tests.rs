@@ -290,6 +290,20 @@ fn what_is_like_nothing_is_not_offered() {
 }
 
 #[test]
+fn a_name_is_defined_once_and_where_it_is_used() {
+    let names = unique("tenant", ["low", "high"].into_iter()).unwrap();
+    assert_eq!(known("tenant", &names, "low"), Ok(()));
+    assert_eq!(
+        known("tenant", &names, "hihg").unwrap_err(),
+        "expected a tenant (high, low), found \"hihg\": did you mean `high`?"
+    );
+    assert_eq!(
+        unique("tenant", ["low", "high", "low"].into_iter()).unwrap_err(),
+        "expected every tenant once, found \"low\" twice"
+    );
+}
+
+#[test]
 fn an_unknown_header_is_one_error() {
     for text in [
         "[[dsik]]\nsize = 1\n",

@@ -1,5 +1,7 @@
 //! What serde says, for people: what was expected, what was found, what to do. No name of a type of Rust is among it.
 
+use std::collections::BTreeSet;
+
 /// How alike two names must be that one is offered for the other.
 const ALIKE: f64 = 0.8;
 
@@ -30,6 +32,34 @@ pub fn none_of<'a>(
         "expected {kind} ({}), found {found:?}{meant}",
         names.join(", ")
     )
+}
+
+/// These names, each of which defines a `what`.
+///
+/// # Errors
+/// That one is there twice.
+pub fn unique<'a>(
+    what: &str,
+    names: impl Iterator<Item = &'a str>,
+) -> Result<BTreeSet<&'a str>, String> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(format!("expected every {what} once, found {name:?} twice"));
+        }
+    }
+    Ok(seen)
+}
+
+/// Whether `name` is one of a `what`.
+///
+/// # Errors
+/// That it is none, and what there is.
+pub fn known(what: &str, names: &BTreeSet<&str>, name: &str) -> Result<(), String> {
+    match names.contains(name) {
+        true => Ok(()),
+        false => Err(none_of(&format!("a {what}"), name, names.iter().copied())),
+    }
 }
 
 /// What serde says, in the order of our own errors.

@@ -1,10 +1,10 @@
 //! Reading results, and refusing those that would make a wrong report.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use justitia_common::regular_file;
+use justitia_common::toml_file::{known, unique};
 use justitia_share::Weight;
 
 use super::schema::{Results, VERSION};
@@ -140,26 +140,4 @@ fn check(results: &Results) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-fn unique<'a>(
-    what: &str,
-    names: impl Iterator<Item = &'a str>,
-) -> Result<BTreeSet<&'a str>, String> {
-    let mut seen = BTreeSet::new();
-    for name in names {
-        if !seen.insert(name) {
-            return Err(format!("expected every {what} once, found {name:?} twice"));
-        }
-    }
-    Ok(seen)
-}
-
-fn known(what: &str, names: &BTreeSet<&str>, name: &str) -> Result<(), String> {
-    if names.contains(name) {
-        return Ok(());
-    }
-    Err(format!(
-        "expected a {what} that is defined ({names:?}), found {name:?}"
-    ))
 }

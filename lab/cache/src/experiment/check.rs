@@ -2,6 +2,7 @@
 
 use super::spec::{Configuration, Division, Experiment, Kind};
 use justitia_cache::lab::BLOCK_BYTES;
+use justitia_common::toml_file::{known, unique};
 use justitia_share::Weight;
 use std::collections::BTreeSet;
 
@@ -175,24 +176,4 @@ fn weights(what: &str, both: [u64; 2]) -> Result<(), String> {
     Err(format!(
         "expected {what} [memory, SSD] from 0 to 10000 and not both 0, found {both:?}"
     ))
-}
-
-fn unique<'a>(
-    what: &str,
-    names: impl Iterator<Item = &'a str>,
-) -> Result<BTreeSet<&'a str>, String> {
-    let mut seen = BTreeSet::new();
-    for name in names {
-        if !seen.insert(name) {
-            return Err(format!("expected every {what} once, found {name:?} twice"));
-        }
-    }
-    Ok(seen)
-}
-
-fn known(what: &str, names: &BTreeSet<&str>, name: &str) -> Result<(), String> {
-    if names.contains(name) {
-        return Ok(());
-    }
-    Err(format!("expected a {what} of {names:?}, found {name:?}"))
 }
