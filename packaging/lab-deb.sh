@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds justitia-lab_VERSION_ARCH.deb, the lab, from a directory of built programs: packaging/lab-deb.sh DIRECTORY
-# OUTPUT_DIRECTORY. It runs the programs of the package justitia in its virtual machines.
+# OUTPUT_DIRECTORY. It runs the programs of the package justitia in its virtual machines, and that has its documents.
 set -eu
 programs=$1 out=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -11,7 +11,6 @@ arch=$(dpkg --print-architecture)
 for program in justitia-lab justitia-lab-guest justitia-load; do
 	install -D -m 0755 -s "$programs/$program" "$tree/usr/bin/$program"
 done
-install -D -m 0644 "$here/../docs/guide/lab.md" "$tree/usr/share/doc/justitia-lab/lab.md"
 licences justitia-lab
 reference justitia-lab
 
@@ -29,5 +28,6 @@ Installed-Size: $(du -sk "$tree" | cut -f1)
 Description: experiments with I/O weights on stock kernels in virtual machines
  Boots stock kernels in QEMU, runs tenants there with and without Justitia, and
  reports what their applications get. Benches of the hypervisor cache.
+ Its guide is /usr/share/doc/justitia/docs/guide/lab.md.
 EOF
 build justitia-lab "$out"

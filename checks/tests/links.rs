@@ -142,6 +142,18 @@ fn every_link_of_a_packaged_document_leads_to_what_is_packaged() {
     assert!(all > 20, "{all} documents are packaged only");
 }
 
+/// The lab's package has none of its own: it needs the product's, which has all of them.
+#[test]
+fn no_document_is_packaged_without_those_that_it_names() {
+    let script = fs::read_to_string(root().join("packaging/lab-deb.sh")).unwrap();
+    assert!(script.contains("Depends: justitia (= $version)"));
+    let copies = |line: &&str| line.contains("install ") && line.contains(".md");
+    let copied: Vec<&str> = script.lines().filter(copies).collect();
+    assert!(copied.is_empty(), "{copied:?}");
+    let guide = Path::new("docs/guide/lab.md");
+    assert!(packaged().iter().any(|place| guide.starts_with(place)));
+}
+
 #[test]
 fn a_link_that_leads_nowhere_is_found() {
     let text = "# A `heading`, with [a link](README.md)\n\n## Same\n\n## Same\n\n```\n# code\n[no](no.md)\n```\n";
