@@ -206,13 +206,15 @@ impl Agent {
     /// Reclaims from the tenants above their entitlement, if free memory is short.
     fn reclaim_excess(&mut self, now: Instant, changes: &mut Changes) {
         let mut intents = self.reclaim.intents(&self.snapshot, &self.entitlements);
-        let outdated = ReclaimController::outdated(&self.monitor, &intents, now);
+        let outdated = intents.outdated(&self.monitor, now);
         if !outdated.is_empty() {
             for id in outdated {
                 self.monitor.sample_one(id, now, changes);
             }
             self.update_entitlements(now);
             intents = self.reclaim.intents(&self.snapshot, &self.entitlements);
+            // By the new samples it may be others' turn, whose own ones are old: the next tick samples them.
+            intents.leave_out_outdated(&self.monitor, now);
         }
         let since = self.answered;
         let decided = self

@@ -4,12 +4,14 @@ use justitia_api::{EstimateBasis, ReclaimExemption, TenantKind, WeightSource};
 use justitia_cgroup_tree::Changes;
 use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 use justitia_kernel::probes::Counters;
+use justitia_kernel::proc::ProcFs;
 use justitia_share::Tree;
 
 use super::Agent;
 use crate::config::Config;
-use crate::model::{Key, Memory, Snapshot, WorkingSet};
+use crate::model::{Key, MIN_OBSERVATION, Memory, Snapshot, WorkingSet};
 use crate::monitor::{AppIoMonitor, Switches};
+use crate::page_cache::system_memory::SystemMemory;
 use crate::page_cache::{
     Entitlements, Handover, Policy, ProtectionController, ReclaimFeatures, UnmanagedReclaim,
     fixture, handover,
@@ -179,6 +181,58 @@ fn an_excluded_cgroup_loses_nothing_with_unmanaged_pages() {
         // The multi-gen LRU has a list of the root's own.
         assert_eq!(exempt_now(true), None, "{excluded}");
     }
+}
+
+/// The pages of a cgroup were deleted. Beside its old sample its parent seems to have them itself.
+#[test]
+fn a_plan_that_is_made_anew_leaves_out_whose_sample_is_old() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, proc) = (dir.path().join("cgroup"), dir.path().join("proc"));
+    let holds = |path: &str, mib: u64| {
+        let path = root.join(path);
+        std::fs::create_dir_all(&path).unwrap();
+        let bytes = mib << 20;
+        let stat = format!("anon 0\nfile {bytes}\ninactive_file {bytes}\nactive_file 0\n");
+        for (file, text) in [
+            ("cgroup.controllers", "memory\n"),
+            ("memory.stat", stat.as_str()),
+            ("memory.current", "0\n"),
+            ("cpu.stat", "usage_usec 0\n"),
+        ] {
+            std::fs::write(path.join(file), text).unwrap();
+        }
+    };
+    for (path, mib) in [("slice", 200), ("slice/deletes", 100), ("slice/keeps", 100)] {
+        holds(path, mib);
+    }
+    let mut agent = observer(&root);
+    let mut changes = Changes::default();
+    let features = ReclaimFeatures {
+        reclaim: true,
+        swappiness: true,
+        multi_gen: true,
+        ..ReclaimFeatures::default()
+    };
+    agent.monitor.set_features(features, &mut changes);
+    // No free memory is enough.
+    std::fs::create_dir(&proc).unwrap();
+    for file in ["meminfo", "vmstat"] {
+        std::fs::copy(format!("/proc/{file}"), proc.join(file)).unwrap();
+    }
+    let pages = 1_u64 << 40;
+    let zone = format!("min 0\nlow {pages}\nhigh {pages}\nmanaged {}\n", 2 * pages);
+    let zone = format!("Node 0, zone Normal\npages free 0\n{zone}");
+    std::fs::write(proc.join("zoneinfo"), zone).unwrap();
+    agent.monitor.memory = SystemMemory::new(ProcFs::open(&proc).unwrap());
+    let now = Instant::now() + 2 * MIN_OBSERVATION;
+    agent.monitor.memory.sample(now, 0).unwrap();
+    holds("slice/deletes", 0);
+
+    agent.update_entitlements(now);
+    agent.reclaim_excess(now, &mut changes);
+    let decided = agent.decisions.decisions();
+    let from: Vec<&str> = decided.iter().map(|one| one.path.as_str()).collect();
+    assert_eq!(from, ["slice/keeps"], "{decided:?}");
 }
 
 /// A configuration that is mended after a restart takes another one: the agent between has observed too little.

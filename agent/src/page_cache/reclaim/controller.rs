@@ -32,6 +32,35 @@ pub struct ReclaimIntents {
     pub anonymous: Option<AnonymousIntent>,
 }
 
+impl ReclaimIntents {
+    /// The cgroups whose sample is too old to reclaim by it.
+    #[must_use]
+    pub fn outdated(&self, monitor: &Monitor, now: Instant) -> Vec<CgroupId> {
+        let excess = self.excess.iter().map(|intent| intent.key);
+        let anonymous = self.anonymous.iter().map(|intent| intent.key);
+        let outdated = excess
+            .chain(anonymous)
+            .filter(|key| is_outdated(monitor, *key, now));
+        outdated.filter_map(Key::cgroup).collect()
+    }
+
+    /// Leaves these out.
+    pub fn leave_out_outdated(&mut self, monitor: &Monitor, now: Instant) {
+        let stays = |key: Key| !is_outdated(monitor, key, now);
+        self.excess.retain(|intent| stays(intent.key));
+        self.anonymous = self.anonymous.take().filter(|intent| stays(intent.key));
+    }
+}
+
+/// Whether a tenant's sample is too old to reclaim by it.
+fn is_outdated(monitor: &Monitor, key: Key, now: Instant) -> bool {
+    let node = key.cgroup().and_then(|id| monitor.cgroups.get(id));
+    node.is_some_and(|node| {
+        let age = node.memory.age(now);
+        age.is_none_or(|age| age > MAX_SAMPLE_AGE)
+    })
+}
+
 /// A request without a result yet.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
@@ -139,24 +168,6 @@ impl ReclaimController {
         self.backoffs.remove(&key);
         self.anonymous_backoffs.remove(&key);
         self.reclaimed.remove(&key);
-    }
-
-    /// The tenants of these intents whose sample is too old to reclaim by it.
-    #[must_use]
-    pub fn outdated(monitor: &Monitor, intents: &ReclaimIntents, now: Instant) -> Vec<CgroupId> {
-        let is_outdated = |id: &CgroupId| {
-            let node = monitor.cgroups.get(*id);
-            node.is_some_and(|node| node.memory.age(now).is_none_or(|age| age > MAX_SAMPLE_AGE))
-        };
-        let excess = intents.excess.iter().map(|intent| intent.key);
-        excess
-            .chain(intents.anonymous.iter().map(|intent| intent.key))
-            .filter_map(|key| match key {
-                Key::Cgroup(id) => Some(id),
-                Key::Unmanaged => None,
-            })
-            .filter(is_outdated)
-            .collect()
     }
 
     /// One tick: reclaims what was planned. `since`: when a shortage of free memory could have been answered last. Returns
