@@ -180,12 +180,6 @@ impl Agent {
 
     /// Takes a snapshot of what was sampled, and computes what each tenant is entitled to.
     pub(super) fn update_entitlements(&mut self, now: Instant) {
-        let left = self.knobs.iter().flat_map(KnobStore::unwritable);
-        for (id, ..) in left.filter(|(_, knob, _)| *knob == Knob::MemoryHigh) {
-            if let Some(node) = self.monitor.cgroups.get_mut(id) {
-                node.memory.note_high(false);
-            }
-        }
         let reclaim = &self.reclaim;
         // The kernel's reclaim from the root spares protected cgroups alone.
         let unmanaged = (self.monitor.unmanaged.reclaim()

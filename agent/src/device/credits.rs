@@ -60,6 +60,10 @@ const HELD_UP: Duration = Duration::from_secs(1);
 const WRITER: Duration = Duration::from_secs(3);
 /// Why what goes with contention is given back.
 const IDLE: &str = "nobody contends for a disk any more";
+/// Why a dirty budget is given back.
+const ALONE: &str = "it does not wait for the disk together with other buffered writers any more";
+/// Why there is no dirty budget any more that was not given back.
+const LOST: &str = "another writer has set it, or it could not be set";
 
 /// The division of all disks.
 #[derive(Debug)]
@@ -435,16 +439,23 @@ impl Credits {
             .copied()
             .collect();
         for id in over(&self.highs, &writers) {
-            self.highs.remove(&id);
             store.restore(id, Knob::MemoryHigh);
-            self.moved.push(Moved {
-                id,
-                knob: Knob::MemoryHigh,
-                to: None,
-                why: "it does not wait for the disk together with other buffered writers any more"
-                    .to_owned(),
-            });
+            self.note_high(id, None, ALONE.to_owned());
         }
+    }
+
+    /// Takes note of what of ours stands in a `memory.high` now; `None`: nothing.
+    fn note_high(&mut self, id: CgroupId, to: Option<u64>, why: String) {
+        match to {
+            Some(high) => self.highs.insert(id, high),
+            None => self.highs.remove(&id),
+        };
+        self.moved.push(Moved {
+            id,
+            knob: Knob::MemoryHigh,
+            to: to.map(|high| high.to_string()),
+            why,
+        });
     }
 
     /// A room that another program has set back, as systemd does, is planned anew: where it stood, its writer may hold more by now.
@@ -501,26 +512,14 @@ impl Credits {
             if let Some(why) = held_up(begun.elapsed()) {
                 let tenant = escape::encode(node.cgroup.path().as_os_str());
                 tracing::warn!(tenant, why, "memory.high is left alone");
-                self.highs.remove(&intent.id);
                 store.give_up(intent.id, Knob::MemoryHigh, &why);
-                self.moved.push(Moved {
-                    id: intent.id,
-                    knob: Knob::MemoryHigh,
-                    to: None,
-                    why,
-                });
+                self.note_high(intent.id, None, why);
                 continue;
             }
             if told(&node.cgroup, Knob::MemoryHigh, written, store) {
-                self.highs.insert(intent.id, intent.high);
-                self.moved.push(Moved {
-                    id: intent.id,
-                    knob: Knob::MemoryHigh,
-                    to: Some(intent.high.to_string()),
-                    why: intent.to_string(),
-                });
-            } else {
-                self.highs.remove(&intent.id);
+                self.note_high(intent.id, Some(intent.high), intent.to_string());
+            } else if self.highs.contains_key(&intent.id) {
+                self.note_high(intent.id, None, LOST.to_owned());
             }
         }
         Ok(())
@@ -538,14 +537,9 @@ impl Credits {
         for disk in &mut self.disks {
             self.moved.extend(disk.let_go(Some(store), &why));
         }
-        for (id, _) in self.highs.drain() {
+        for id in std::mem::take(&mut self.highs).into_keys() {
             store.restore(id, Knob::MemoryHigh);
-            self.moved.push(Moved {
-                id,
-                knob: Knob::MemoryHigh,
-                to: None,
-                why: why.clone(),
-            });
+            self.note_high(id, None, why.clone());
         }
         self.writers.clear();
         self.users.reset();

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use justitia_kernel::io::DevId;
+use justitia_kernel::proc::ProcFs;
 
 use super::tree::weights;
 use super::*;
@@ -12,7 +13,8 @@ use crate::device::disk_sampler::DiskSampler;
 use crate::device::weights::{Controller, Weighted};
 use crate::knobs::WriteOutcome;
 use crate::knobs::watchdog::LEASE_EXPIRY;
-use crate::page_cache::MemorySampler;
+use crate::monitor::AppIoMonitor;
+use crate::page_cache::{CgroupTree, MemorySampler, ReclaimFeatures};
 use justitia_cgroup_tree::Changes;
 
 const DISK: DevId = DevId { major: 8, minor: 0 };
@@ -211,6 +213,35 @@ fn a_room_that_another_has_set_back_is_planned_anew() {
     };
     let planned = plan_rooms(&[writer(Some(0)), other], 0);
     assert!(planned.iter().any(|room| room.id == cgroup.id()));
+}
+
+/// It is a limit of the tenant from then on.
+#[test]
+fn a_limit_that_is_written_over_ours_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut credits, mut store, cgroup) = given_back(dir.path(), Duration::ZERO);
+    let root = dir.path().join("cgroup");
+    for (name, high) in [("a", "8192\n"), ("b", "max\n")] {
+        std::fs::create_dir_all(root.join(name)).unwrap();
+        for (file, text) in [("cgroup.controllers", "io memory\n"), ("memory.high", high)] {
+            std::fs::write(root.join(name).join(file), text).unwrap();
+        }
+    }
+    let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(&root, true).unwrap();
+    let (proc, now) = (ProcFs::open(Path::new("/proc")).unwrap(), Instant::now());
+    let (features, config) = (ReclaimFeatures::default(), Config::default());
+    let app_io = AppIoMonitor::unavailable("a test");
+    let monitor = Monitor::new(&fs, proc, features, &config, app_io, now).unwrap();
+    let ids = monitor.cgroups.top_level().to_vec();
+    credits.writers = ids.iter().map(|id| (*id, (now, 0.5))).collect();
+    let seen: Vec<_> = ids.iter().map(|id| (*id, TenantIo::default())).collect();
+    let given = credits.give_room(&monitor, &mut store, &seen, now);
+    assert_eq!((given, seen.len()), (Ok(()), 2));
+    let moved = credits.moved();
+    let of_a = moved.iter().find(|moved| moved.id == cgroup.id());
+    assert_eq!(of_a.map(|moved| &moved.to), Some(&None), "{moved:?}");
+    assert_eq!(moved.iter().filter(|moved| moved.to.is_some()).count(), 1);
+    assert!(!store.may_write(cgroup.id(), Knob::MemoryHigh));
 }
 
 #[test]
