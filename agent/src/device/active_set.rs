@@ -75,7 +75,7 @@ impl ActiveSet {
         let mut samples = Vec::new();
         let mut ended = Vec::new();
         for (id, active_at) in &mut self.active {
-            let application = app_io(cgroups, source, *id);
+            let application = app_io(cgroups, source, *id, now);
             let sample =
                 io_domain(cgroups, *id).map(|cgroup| self.sampler.sample(cgroup, application, now));
             match sample {
@@ -230,16 +230,22 @@ fn disk_activity(
 
 /// What the applications in a cgroup and its descendants did. Of many, which a delegatee may have made, as of the last
 /// reading of the probes: to read each would take long.
-fn app_io(cgroups: &CgroupTree, source: &impl AppIoSource, id: CgroupId) -> Option<AppIo> {
+fn app_io(
+    cgroups: &CgroupTree,
+    source: &impl AppIoSource,
+    id: CgroupId,
+    now: Instant,
+) -> Option<AppIo> {
     let many = cgroups.subtree(id).nth(MAX_CGROUPS).is_some();
     cgroups.subtree(id).try_fold(AppIo::default(), |sum, id| {
         let one = match many {
-            true => source.app_io_lately(id)?,
+            true => source.app_io_lately(id, now)?,
             false => source.app_io(id)?,
         };
         Some(AppIo {
             bytes: sum.bytes.saturating_add(one.bytes),
             outstanding: sum.outstanding.saturating_add(one.outstanding),
+            age: sum.age.max(one.age),
         })
     })
 }

@@ -110,7 +110,7 @@ pub trait AppIoSource {
     /// What a tenant's applications did up to now; this reads the probes. `None` without probes.
     fn app_io(&self, id: CgroupId) -> Option<AppIo>;
     /// The same as of the last reading of the probes, where that is free of cost.
-    fn app_io_lately(&self, id: CgroupId) -> Option<AppIo> {
+    fn app_io_lately(&self, id: CgroupId, _now: Instant) -> Option<AppIo> {
         self.app_io(id)
     }
 }
@@ -122,6 +122,8 @@ pub struct AppIo {
     pub bytes: u64,
     /// Nanoseconds with requests at a disk that somebody waits for; of several cgroups their sum.
     pub outstanding: u64,
+    /// How long ago this was read.
+    pub age: Duration,
 }
 
 /// What a tenant had disks do.
@@ -170,6 +172,10 @@ struct IoSample {
     /// Time that tasks have waited for I/O (PSI `some`), microseconds; `None` without PSI.
     stalled: Option<u64>,
     application: Option<AppIo>,
+    /// When that was read.
+    read_at: Instant,
+    /// Bytes that disks have moved since then, at most: whether the probes see these is not known yet.
+    unread: f64,
     /// Bytes by which its applications are ahead of the disk, which may come to the disk later: what is dirty, and [`AHEAD`].
     ahead: f64,
     memory: MemorySample,
@@ -244,6 +250,14 @@ impl IoSample {
         at: Instant,
     ) -> Result<Self> {
         let io = files.io_stat()?;
+        let age = application.map_or(Duration::ZERO, |application| application.age);
+        let read_at = at.checked_sub(age).unwrap_or(at);
+        // What was read before the last sample's reading is contained in that one.
+        let newer =
+            before.filter(|before| before.application.is_some() && read_at < before.read_at);
+        let (application, read_at) = newer.map_or((application, read_at), |before| {
+            (before.application, before.read_at)
+        });
         let memory = match before.filter(|before| before.memory_holds(&io, application, at)) {
             Some(before) => before.memory,
             None => MemorySample::read(files, at)?,
@@ -256,9 +270,22 @@ impl IoSample {
             io,
             stalled: stalled.map(|psi| psi.some.total),
             application,
+            read_at,
+            unread: 0.0,
             ahead: AHEAD,
             memory,
         })
+    }
+
+    /// [`IoSample::unread`] of the sample after `before`, where disks have moved so many bytes between the two.
+    fn unread_since(&self, before: &Self, moved: f64) -> f64 {
+        if self.read_at >= self.at {
+            0.0
+        } else if self.read_at >= before.at {
+            moved
+        } else {
+            before.unread + moved
+        }
     }
 
     /// Whether the memory counters still hold, given the later `io` and `application`.
@@ -371,9 +398,11 @@ fn between(before: &IoSample, here: &mut IoSample) -> Option<TenantIo> {
     let application = match application {
         Some((then, now)) => {
             let seen = rate(now.bytes, then.bytes);
+            here.unread = here.unread_since(before, moved * seconds);
             let ahead = before.ahead + (seen - moved) * seconds;
-            here.ahead = ahead.clamp(0.0, to_f64(here.memory.dirty) + AHEAD);
-            seen + (-ahead).max(0.0) / seconds
+            let unseen = (-ahead - here.unread).max(0.0);
+            here.ahead = (ahead + unseen).min(to_f64(here.memory.dirty) + AHEAD);
+            seen + unseen / seconds
         }
         None => moved + (to_f64(here.memory.dirty) - to_f64(before.memory.dirty)) / seconds,
     };

@@ -342,8 +342,13 @@ impl AppIoSource for AppIoMonitor {
         Some(counters.map_or(AppIo::default(), |counters| app_io(&counters)))
     }
 
-    fn app_io_lately(&self, id: CgroupId) -> Option<AppIo> {
-        self.readable().map(|_| self.windows.app_io(id))
+    fn app_io_lately(&self, id: CgroupId, now: Instant) -> Option<AppIo> {
+        self.readable()?;
+        let age = now.saturating_duration_since(self.sampled_at.unwrap_or(now));
+        Some(AppIo {
+            age,
+            ..self.windows.app_io(id)
+        })
     }
 }
 

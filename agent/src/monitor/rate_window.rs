@@ -169,11 +169,12 @@ impl RateWindow {
     }
 }
 
-/// What these counters say of applications.
+/// What these counters, read now, say of applications.
 pub(super) const fn app_io(counters: &Counters) -> AppIo {
     AppIo {
         bytes: bytes(counters),
         outstanding: counters.outstanding_ns,
+        age: Duration::ZERO,
     }
 }
 

@@ -95,7 +95,7 @@ impl AppIoSource for Fixture {
 fn read(bytes: u64) -> AppIo {
     AppIo {
         bytes,
-        outstanding: 0,
+        ..AppIo::default()
     }
 }
 
@@ -172,12 +172,14 @@ fn io_domains_are_where_the_administrator_divides() {
         disk_activity(&cgroups, &Page, node),
         Some(activity((3 * 4096, true)))
     );
-    assert_eq!(app_io(&cgroups, &Page, id), Some(read(3 * 4096)));
+    let found = app_io(&cgroups, &Page, id, Instant::now());
+    assert_eq!(found, Some(read(3 * 4096)));
 }
 
 /// A delegatee can make as many cgroups as it likes; what it does counts all the same.
 #[test]
 fn of_many_cgroups_the_last_reading_of_the_probes_counts() {
+    const AGE: Duration = Duration::from_millis(150);
     struct Cached;
     impl AppIoSource for Cached {
         fn disk_activity(&self, _: CgroupId) -> Option<DiskActivity> {
@@ -186,8 +188,11 @@ fn of_many_cgroups_the_last_reading_of_the_probes_counts() {
         fn app_io(&self, _: CgroupId) -> Option<AppIo> {
             unreachable!("it would be read for each")
         }
-        fn app_io_lately(&self, _: CgroupId) -> Option<AppIo> {
-            Some(read(4096))
+        fn app_io_lately(&self, _: CgroupId, _: Instant) -> Option<AppIo> {
+            Some(AppIo {
+                age: AGE,
+                ..read(4096)
+            })
         }
     }
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +203,8 @@ fn of_many_cgroups_the_last_reading_of_the_probes_counts() {
     let cgroups = tree(dir.path());
     let top = cgroups.breadth_first()[0];
     let all = u64::try_from(MAX_CGROUPS).unwrap() + 1;
-    assert_eq!(app_io(&cgroups, &Cached, top), Some(read(all * 4096)));
+    let found = app_io(&cgroups, &Cached, top, Instant::now()).unwrap();
+    assert_eq!((found.bytes, found.age), (all * 4096, AGE));
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn a_byte_on_a_logical_volume_counts_once() {
         std::fs::write(tenant.path.join("io.stat"), line(volume) + &line(disk)).unwrap();
         let read = AppIo {
             bytes,
-            outstanding: 0,
+            ..AppIo::default()
         };
         let at = tenant.begin + Duration::from_secs(second);
         last = tenant
@@ -126,6 +126,9 @@ fn memory_stalls_count_over_the_time_since_they_were_last_read() {
     assert!(stalled(1250, 400_000).abs() < 1e-6);
     assert!((stalled(2250, 9_000_000) - 1.0).abs() < 1e-6, "at most");
 }
+
+/// Seconds between two samples of a tenant by [`Sampled::got`].
+const LOOK: f64 = 0.25;
 
 /// A tenant with all its files, sampled at chosen times.
 struct Sampled {
@@ -183,8 +186,24 @@ impl Sampled {
         millis: u64,
     ) -> Option<TenantIo> {
         let at = self.begin + Duration::from_millis(millis);
-        let application = bytes.map(|bytes| AppIo { bytes, outstanding });
+        let application = bytes.map(|bytes| AppIo {
+            bytes,
+            outstanding,
+            ..AppIo::default()
+        });
         self.sampler.sample(&self.cgroup, application, at).unwrap()
+    }
+
+    /// What its applications got since the last sample, bytes, where the probes were read `age` milliseconds ago.
+    fn got(&mut self, bytes: u64, age: u64, millis: u64) -> f64 {
+        let at = self.begin + Duration::from_millis(millis);
+        let read = AppIo {
+            bytes,
+            age: Duration::from_millis(age),
+            ..AppIo::default()
+        };
+        let io = self.sampler.sample(&self.cgroup, Some(read), at).unwrap();
+        io.map_or(0.0, |io| io.application * LOOK)
     }
 }
 
@@ -287,6 +306,43 @@ fn what_disks_do_beyond_what_probes_see_is_the_applications_too() {
         let found = tenant.sample(Some(seen), second * 1000);
         let found = found.map_or(0.0, |found| found.application / to_f64(MIB));
         assert!((found - expected).abs() < 0.1, "{what}: {found}");
+    }
+}
+
+/// As of a tenant with many cgroups: each 250 ms the disk's counters are read, and each 400 ms the probes'.
+#[test]
+fn what_disks_did_since_the_probes_were_read_counts_once() {
+    const MIB: u64 = 1 << 20;
+    // MiB a second that the probes see, and that they do not.
+    for (seen, unseen) in [(200, 0), (200, 50), (0, 200)] {
+        let mut tenant = Sampled::new();
+        let mut got = 0.0;
+        for look in 0..=40 {
+            let millis = look * 250;
+            let age = millis % 400;
+            let moved = (seen + unseen) * MIB * millis / 1000;
+            tenant.io(&format!("rbytes={moved} wbytes=0 rios={look} wios=0"));
+            got += tenant.got(seen * MIB * (millis - age) / 1000, age, millis);
+        }
+        let moved = to_f64(10 * (seen + unseen) * MIB);
+        let within = if unseen > 0 { AHEAD } else { 0.0 };
+        assert!((moved - within - got).abs() < 1.0, "{seen} {unseen}: {got}");
+    }
+}
+
+/// It has more than 32 cgroups now.
+#[test]
+fn an_older_reading_of_the_probes_says_nothing_new() {
+    let mut tenant = Sampled::new();
+    let looks = [
+        (0, 0, 0.0),
+        (1_000_000, 0, 1e6),
+        (900_000, 300, 0.0),
+        (2_000_000, 50, 1e6),
+    ];
+    for (millis, (bytes, age, expected)) in (0..).step_by(250).zip(looks) {
+        let got = tenant.got(bytes, age, millis);
+        assert!((got - expected).abs() < 1.0, "{millis}: {got}");
     }
 }
 
