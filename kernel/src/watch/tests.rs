@@ -1,4 +1,4 @@
-//! On a plain filesystem; `tests/guest.rs` has the real one.
+//! On a plain filesystem. `lab/tests/guests` has the real one.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
