@@ -13,9 +13,6 @@ pub struct Memory {
     pub speed: f64,
     /// The kernel adds up what each cgroup has dirty this often, seconds.
     pub sums_every: f64,
-    /// Bytes in the throttling layer, of small files, that use up what the journal reserves; infinite where the journal is
-    /// large. 6 MB where it has 64 MB.
-    pub journal: f64,
     /// Memory of a tenant beside file pages, bytes.
     pub other: f64,
 }
@@ -30,7 +27,6 @@ impl Memory {
             background_ratio: 0.1,
             speed: 400e6,
             sums_every: 2.0,
-            journal: f64::INFINITY,
             other: 10e6,
         }
     }
@@ -60,7 +56,7 @@ impl Memory {
 pub(crate) struct Pages {
     /// Dirty, and not under writeback.
     pub(crate) dirty: f64,
-    /// Under writeback: before the limits, the scheduler, or at the disk.
+    /// Under writeback: before the scheduler, or at the disk.
     pub(crate) writeback: f64,
     /// Their sum when the kernel added it up last.
     pub(crate) known: f64,

@@ -84,37 +84,6 @@ impl Disk {
     }
 }
 
-/// One tenant's line of `io.max`; `None` is `max`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes read per second.
-    pub rbps: Option<u64>,
-    /// Bytes written per second.
-    pub wbps: Option<u64>,
-    /// Reads per second.
-    pub riops: Option<u64>,
-    /// Writes per second.
-    pub wiops: Option<u64>,
-}
-
-impl Limits {
-    /// This part of so many bytes per second, read as well as written.
-    #[must_use]
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "float-to-int casts saturate"
-    )]
-    pub fn by_part(bytes_per_second: f64, part: f64) -> Self {
-        let limit = Some((bytes_per_second * part) as u64);
-        Self {
-            rbps: limit,
-            wbps: limit,
-            ..Self::default()
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) tenant: usize,
@@ -136,18 +105,13 @@ const WRITEBACK_LEAKS: f64 = 2.0;
 const PERIOD: f64 = 0.05;
 /// What a tenant of io.cost may save, of a period (`MARGIN_PCT`).
 const MARGIN: f64 = 0.5;
-/// What `io.max` lets through at once, seconds of a limit.
-const BURST: f64 = 0.02;
 
 /// What waits before the disk, of one tenant.
 #[derive(Debug, Default)]
 struct Lane {
-    limits: Limits,
-    /// Tokens of the limits: bytes read, bytes written, reads, writes; negative while a request is paid off.
-    tokens: [f64; 4],
-    /// Reads and writes that wait for them.
-    throttled: [VecDeque<Request>; 2],
-    /// Past the limits, before the scheduler.
+    /// Reads and writes of this step.
+    arrived: [VecDeque<Request>; 2],
+    /// Before the scheduler.
     waiting: VecDeque<Request>,
     share: f64,
     virtual_time: f64,
@@ -206,17 +170,8 @@ impl Queue {
         }
     }
 
-    pub(crate) fn set_limits(&mut self, tenant: usize, limits: Limits) {
-        self.lanes[tenant].limits = limits;
-    }
-
     pub(crate) fn set_free(&mut self, tenant: usize) {
         self.lanes[tenant].free = true;
-    }
-
-    pub(crate) fn is_write_limited(&self, tenant: usize) -> bool {
-        let limits = self.lanes[tenant].limits;
-        limits.wbps.or(limits.wiops).is_some()
     }
 
     /// Whether a tenant has anything before the disk or at it.
@@ -230,7 +185,7 @@ impl Queue {
 
     fn has_now(&self, tenant: usize) -> bool {
         let lane = &self.lanes[tenant];
-        lane.throttled.iter().any(|queue| !queue.is_empty())
+        lane.arrived.iter().any(|queue| !queue.is_empty())
             || !lane.waiting.is_empty()
             || self.device.iter().any(|request| request.tenant == tenant)
             || self
@@ -247,12 +202,7 @@ impl Queue {
     }
 
     pub(crate) fn submit(&mut self, request: Request) {
-        self.lanes[request.tenant].throttled[usize::from(request.write)].push_back(request);
-    }
-
-    /// Bytes that wait before the limits.
-    pub(crate) fn throttled_writes(&self, tenant: usize) -> f64 {
-        self.lanes[tenant].throttled[1].iter().map(|r| r.size).sum()
+        self.lanes[request.tenant].arrived[usize::from(request.write)].push_back(request);
     }
 
     /// Requests under way, as the disk counts them: what waits for io.cost is not among them.
@@ -266,24 +216,15 @@ impl Queue {
 
     /// Drops what a tenant's threads wait for: they have ended.
     pub(crate) fn forget_threads(&mut self, tenant: usize) {
-        let lane = &mut self.lanes[tenant];
-        let [reads, writes] = &mut lane.throttled;
-        for queue in [reads, writes, &mut lane.waiting] {
-            queue.retain(|r| r.thread.is_none());
-        }
+        self.lanes[tenant].waiting.retain(|r| r.thread.is_none());
     }
 
-    /// One step: returns what passed the limits, which the kernel counts, and what is completed.
-    pub(crate) fn step(
-        &mut self,
-        now: f64,
-        passed: &mut Vec<Request>,
-        completed: &mut Vec<Request>,
-    ) {
+    /// One step: returns what is completed.
+    pub(crate) fn step(&mut self, now: f64, completed: &mut Vec<Request>) {
         self.waited += f64::from(u32::try_from(self.in_flight()).unwrap_or(u32::MAX)) * STEP;
         let busy = self.busy;
         let first = completed.len();
-        self.serve(passed, completed);
+        self.serve(completed);
         if self.disk.two_limits && !self.device.is_empty() {
             self.busy += STEP;
         }
@@ -308,9 +249,11 @@ impl Queue {
         }
     }
 
-    fn serve(&mut self, passed: &mut Vec<Request>, completed: &mut Vec<Request>) {
+    fn serve(&mut self, completed: &mut Vec<Request>) {
         for lane in &mut self.lanes {
-            release(lane, passed);
+            for arrived in &mut lane.arrived {
+                lane.waiting.append(arrived);
+            }
         }
         if let Scheduler::IoCost { .. } = self.disk.scheduler {
             self.donate(self.disk.scheduler.holds());
@@ -507,30 +450,5 @@ impl Lane {
     /// Whether it has requests, and no budget for them.
     fn held(&self) -> bool {
         self.budget < 0.0 && !self.waiting.is_empty()
-    }
-}
-
-/// What the limits of a tenant let through.
-fn release(lane: &mut Lane, passed: &mut Vec<Request>) {
-    let limits = lane.limits;
-    let all = [limits.rbps, limits.wbps, limits.riops, limits.wiops];
-    for (tokens, limit) in lane.tokens.iter_mut().zip(all) {
-        *tokens = limit.map_or(f64::INFINITY, |limit| {
-            let rate = f64::from(u32::try_from(limit).unwrap_or(u32::MAX));
-            let now = if tokens.is_finite() { *tokens } else { 0.0 };
-            (now + rate * STEP).min(rate * BURST)
-        });
-    }
-    for (kind, queue) in lane.throttled.iter_mut().enumerate() {
-        let (bytes, requests) = (kind, kind + 2);
-        while lane.tokens[bytes] >= 0.0
-            && lane.tokens[requests] >= 0.0
-            && let Some(request) = queue.pop_front()
-        {
-            lane.tokens[bytes] -= request.size;
-            lane.tokens[requests] -= 1.0;
-            passed.push(request);
-            lane.waiting.push_back(request);
-        }
     }
 }

@@ -6,8 +6,8 @@
 //!
 //! | part | what is modelled | what is not |
 //! |---|---|---|
-//! | [`Disk`] | time by bytes, by requests or by both; FIFO with tags; BFQ's slices by weight, and what it lets past its weights; io.cost's budgets and donations; `io.max` | seeks, merges, the device's own cache |
-//! | [`Memory`] | dirty limits, global and of each cgroup (`memory.high`); background writeback of each cgroup; stale sums; rewrites and deletions before writeback; what the throttling layer holds; journal reservations; fsync behind others' data | reclaim, read-ahead, the age of pages |
+//! | [`Disk`] | time by bytes, by requests or by both; FIFO with tags; BFQ's slices by weight, and what it lets past its weights; io.cost's budgets and donations | seeks, merges, the device's own cache |
+//! | [`Memory`] | dirty limits, global and of each cgroup (`memory.high`); background writeback of each cgroup; stale sums; rewrites and deletions before writeback; fsync behind others' data | reclaim, read-ahead, the age of pages |
 //! | [`Work`] | direct at any depth, buffered random writers, file servers, fsync loops; thinking, bursts | processors |
 //!
 //! How far it is from recorded guests: `make sim`, and docs/results/device.md.
@@ -20,7 +20,7 @@ mod machine;
 mod work;
 
 pub use cache::Memory;
-pub use disk::{Disk, Limits, Scheduler};
+pub use disk::{Disk, Scheduler};
 pub use machine::{DiskSample, Machine, TenantSample};
 pub use work::{Kind, Work};
 

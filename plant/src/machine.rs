@@ -1,11 +1,11 @@
 //! The machine: tenants, their page cache, one disk.
 
 use crate::cache::{Memory, Pages};
-use crate::disk::{Disk, Limits, Queue, Request, Scheduler};
+use crate::disk::{Disk, Queue, Request, Scheduler};
 use crate::work::{Kind, Work};
 use crate::{Rng, STEP};
 
-/// Requests of writeback that a flusher has under way for one tenant where nothing limits it.
+/// Requests of writeback that a flusher has under way for one tenant.
 const FLUSHER: usize = 16;
 /// Bytes of a request of writeback.
 const WRITEBACK: f64 = 262_144.0;
@@ -109,7 +109,6 @@ pub struct Machine {
     added_up: f64,
     latencies: Vec<Vec<f64>>,
     done: Vec<Request>,
-    passed: Vec<Request>,
 }
 
 impl Machine {
@@ -143,7 +142,6 @@ impl Machine {
             added_up: 0.0,
             latencies: vec![Vec::new(); tenants],
             done: Vec::new(),
-            passed: Vec::new(),
         }
     }
 
@@ -163,11 +161,6 @@ impl Machine {
     /// A tenant's weight, as the scheduler has it.
     pub fn set_weight(&mut self, tenant: usize, weight: f64) {
         self.tenants[tenant].weight = weight;
-    }
-
-    /// A tenant's `io.max`.
-    pub fn set_limits(&mut self, tenant: usize, limits: Limits) {
-        self.queue.set_limits(tenant, limits);
     }
 
     /// A tenant's `memory.high`; `None` is `max`.
@@ -284,24 +277,12 @@ impl Machine {
             self.flush(tenant);
         }
         self.share();
-        let (mut done, mut passed) = (
-            std::mem::take(&mut self.done),
-            std::mem::take(&mut self.passed),
-        );
-        self.queue.step(self.now, &mut passed, &mut done);
-        for request in passed.drain(..) {
-            let seen = &mut self.tenants[request.tenant].seen;
-            seen.requests += 1.0;
-            *(if request.write {
-                &mut seen.written
-            } else {
-                &mut seen.read
-            }) += request.size;
-        }
+        let mut done = std::mem::take(&mut self.done);
+        self.queue.step(self.now, &mut done);
         for request in done.drain(..) {
             self.complete(request);
         }
-        (self.done, self.passed) = (done, passed);
+        self.done = done;
     }
 
     fn add_up(&mut self) {
@@ -436,12 +417,6 @@ impl Machine {
     /// Writes a file, deletes one and reads one.
     fn serve_file(&mut self, index: usize, thread: usize, work: &Work, files: f64) -> Next {
         let size = work.size * self.rng.between(0.5, 1.5);
-        let throttled = |t: usize| self.queue.throttled_writes(t);
-        if self.memory.journal.is_finite()
-            && (0..self.tenants.len()).map(throttled).sum::<f64>() >= self.memory.journal
-        {
-            return Next::Blocked;
-        }
         if !self.has_room(index) {
             return Next::Blocked;
         }
@@ -507,6 +482,13 @@ impl Machine {
     }
 
     fn request(&mut self, tenant: usize, size: f64, write: bool, thread: Option<usize>) {
+        let seen = &mut self.tenants[tenant].seen;
+        seen.requests += 1.0;
+        *(if write {
+            &mut seen.written
+        } else {
+            &mut seen.read
+        }) += size;
         self.queue.submit(Request {
             tenant,
             size,
@@ -537,13 +519,7 @@ impl Machine {
             })
         );
         let size = if random { WRITEBACK_RANDOM } else { WRITEBACK };
-        // Before a limit nothing holds the flusher back.
-        let most = if self.queue.is_write_limited(index) {
-            usize::MAX
-        } else {
-            FLUSHER
-        };
-        while self.tenants[index].flushing < most && to_write > 0.0 {
+        while self.tenants[index].flushing < FLUSHER && to_write > 0.0 {
             let tenant = &mut self.tenants[index];
             let written = size.min(tenant.pages.dirty);
             if written < size && !tenant.pages.flush_all {

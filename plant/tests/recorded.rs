@@ -1,6 +1,6 @@
 //! The model beside what was recorded of guests (docs/results/device.md, "The model").
 
-use justitia_plant::{Disk, Limits, Machine, Memory, Scheduler, Work};
+use justitia_plant::{Disk, Machine, Memory, Scheduler, Work};
 
 const FOUR: [f64; 4] = [100.0, 200.0, 400.0, 800.0];
 const STARVING: [f64; 8] = [100.0, 1e3, 1e3, 1e3, 1e3, 1e3, 1e3, 1e3];
@@ -18,8 +18,6 @@ struct Run<'a> {
     work: Work,
     /// Seconds before the window, and in it.
     window: (f64, f64),
-    /// `io.max` by hand: by weight, together so many MB/s.
-    limits: Option<f64>,
 }
 
 impl Run<'_> {
@@ -27,12 +25,8 @@ impl Run<'_> {
     fn measure(self) -> (f64, f64) {
         let disk = Disk::new(self.disk * 1e6, self.scheduler);
         let mut machine = Machine::new(disk, self.memory, self.weights.len(), 7);
-        let all: f64 = self.weights.iter().sum();
         for (tenant, weight) in self.weights.iter().enumerate() {
             machine.set_weight(tenant, *weight);
-            if let Some(limit) = self.limits {
-                machine.set_limits(tenant, Limits::by_part(limit * 1e6, weight / all));
-            }
         }
         machine.set_all(self.work);
         machine.run(self.window.0);
@@ -69,14 +63,6 @@ fn cost(run: Run<'static>, model: f64) -> Run<'static> {
     )
 }
 
-/// `io.max` by hand.
-fn limited(run: Run<'static>) -> Run<'static> {
-    Run {
-        limits: Some(run.disk),
-        ..run
-    }
-}
-
 fn direct() -> Run<'static> {
     Run {
         disk: 60.0,
@@ -85,7 +71,6 @@ fn direct() -> Run<'static> {
         weights: &FOUR,
         work: Work::direct(16, 65536.0),
         window: (6.0, 15.0),
-        limits: None,
     }
 }
 
@@ -113,7 +98,6 @@ fn recorded() -> Vec<Recorded<'static>> {
         window: (24.0, 80.0),
         ..servers
     };
-    let limited = limited(servers);
     vec![
         ("direct ×4, none", 2.79, Some(60.0), direct),
         ("direct ×4, BFQ", 0.98, Some(60.0), by(direct, BFQ)),
@@ -145,7 +129,6 @@ fn recorded() -> Vec<Recorded<'static>> {
         ),
         ("file servers ×4, none", 2.80, Some(104.0), servers),
         ("file servers ×4, BFQ", 0.80, Some(100.9), by(servers, BFQ)),
-        ("file servers ×4, io.max", 2.12, Some(70.0), limited),
         ("file servers 1 + 7, none", 7.94, None, starving),
         ("file servers 1 + 7, BFQ", 0.74, None, by(starving, BFQ)),
     ]
