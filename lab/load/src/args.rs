@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
-use justitia_share::num::to_u64;
 
 use crate::personality::Personality;
 use crate::scale::Scale;
@@ -29,18 +28,13 @@ pub(crate) struct Args {
     #[arg(long)]
     pub dir: PathBuf,
 
-    /// What to do, in this order: write the files, read them one by one, print how much of them
-    /// is in the page cache, run.
+    /// What to do, in this order: write the files, read them one by one, run.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["prepare", "run"])]
     pub phase: Vec<Phase>,
 
-    /// Files in the set (videoserver: passive files).
+    /// Files in the set.
     #[arg(long)]
     pub files: Option<u32>,
-
-    /// Files that are only read (videoserver).
-    #[arg(long)]
-    pub active_files: Option<u32>,
 
     /// Mean file size in bytes; k, m, g are powers of 1024.
     #[arg(long, value_parser = parse_size)]
@@ -59,21 +53,12 @@ pub(crate) struct Args {
     pub io_size: Option<u64>,
 
     /// Upper bound of an append in bytes; appends are uniform below it.
-    #[arg(long, value_parser = parse_size)]
-    pub append_size: Option<u64>,
+    #[arg(long, default_value = "16k", value_parser = parse_size)]
+    pub append_size: u64,
 
-    /// Bound on what all workers together transfer, in bytes per second; 0 is none (videoserver:
-    /// of the readers).
-    #[arg(long, value_parser = parse_size)]
-    pub rate: Option<u64>,
-
-    /// Pause between two replaced videos, in seconds.
-    #[arg(long, value_parser = parse_seconds)]
-    pub replace_every: Option<f64>,
-
-    /// How much of its file each reader reads, in bytes (reread).
-    #[arg(long, value_parser = parse_size)]
-    pub limit: Option<u64>,
+    /// Bound on what all workers together transfer, in bytes per second; 0 is none.
+    #[arg(long, default_value = "0", value_parser = parse_size)]
+    pub rate: u64,
 
     /// Seed of the sizes, of which files exist at the start, and of the appends.
     #[arg(long, default_value_t = 1)]
@@ -82,10 +67,6 @@ pub(crate) struct Args {
     /// Read and write files past the page cache, all but the log; sizes and appends become whole pages.
     #[arg(long)]
     pub direct: bool,
-
-    /// Make every file durable while preparing.
-    #[arg(long)]
-    pub sync: bool,
 
     /// When it begins and how long it takes.
     #[command(flatten)]
@@ -107,10 +88,6 @@ pub(crate) struct Times {
     #[arg(long, default_value = "0.25", value_parser = parse_seconds)]
     pub interval: f64,
 
-    /// Seconds between two looks at how much of the file set is in the page cache; 0 is none.
-    #[arg(long, alias = "mincore", default_value = "0", value_parser = parse_seconds)]
-    pub residency: f64,
-
     /// File to make when prepared.
     #[arg(long)]
     pub ready: Option<PathBuf>,
@@ -118,10 +95,6 @@ pub(crate) struct Times {
     /// File to wait for before the run.
     #[arg(long)]
     pub wait_for: Option<PathBuf>,
-
-    /// CLOCK_MONOTONIC time to wait for before the run, in seconds.
-    #[arg(long, value_parser = parse_seconds)]
-    pub start_at: Option<f64>,
 }
 
 impl Times {
@@ -130,7 +103,6 @@ impl Times {
         Start {
             ready: self.ready.clone(),
             wait_for: self.wait_for.clone(),
-            at: self.start_at.map(nanoseconds),
         }
     }
 }
@@ -142,8 +114,6 @@ pub(crate) enum Phase {
     Prepare,
     /// Read every file once, one after the other.
     Warm,
-    /// Print how much of the files is in the page cache.
-    Residency,
     /// Run the workload.
     Run,
 }
@@ -163,23 +133,19 @@ impl Config {
     /// # Errors
     /// Numbers that the personality cannot run with.
     pub(crate) fn new(args: Args) -> Result<Self> {
-        let defaults = args.personality.scaled();
+        let defaults = args.personality.defaults();
         let mut scale = Scale {
             files: args.files.unwrap_or(defaults.files),
-            active_files: args.active_files.unwrap_or(defaults.active_files),
             mean_size: args.mean_size.unwrap_or(defaults.mean_size),
             preallocated: args.preallocated.unwrap_or(defaults.preallocated),
             threads: args.threads.unwrap_or(defaults.threads),
             io_size: args.io_size.unwrap_or(defaults.io_size),
-            append_size: args.append_size.unwrap_or(defaults.append_size),
-            rate: args.rate.unwrap_or(defaults.rate),
-            replace_every: args.replace_every.unwrap_or(defaults.replace_every),
             directory_width: defaults.directory_width,
         };
         if args.personality == Personality::Reread {
             scale.threads = scale.files;
         }
-        check(args.personality, &scale)?;
+        check(&args, &scale)?;
         Ok(Self { args, scale })
     }
 
@@ -189,37 +155,23 @@ impl Config {
     }
 }
 
-fn check(personality: Personality, scale: &Scale) -> Result<()> {
+fn check(args: &Args, scale: &Scale) -> Result<()> {
     ensure!(scale.files > 0, "--files: expected at least 1, found 0");
     for (name, bytes) in [
         ("--io-size", scale.io_size),
-        ("--append-size", scale.append_size),
+        ("--append-size", args.append_size),
     ] {
         ensure!(
             (1..=1 << 30).contains(&bytes),
             "{name}: expected 1 to 1g bytes, found {bytes}"
         );
     }
-    if personality == Personality::Videoserver {
-        ensure!(
-            scale.active_files > 0,
-            "--active-files: expected at least 1, found 0"
-        );
-    } else if scale.active_files > 0 {
-        bail!(
-            "--active-files: only videoserver has them, found {}",
-            scale.active_files
-        );
-    }
-    check_balance(personality, scale)
+    check_balance(args.personality, scale)
 }
 
 /// Every worker may have one file taken: it must find another, or wait for ever.
 fn check_balance(personality: Personality, scale: &Scale) -> Result<()> {
-    let steps = match personality {
-        Personality::Videoserver => personality.writer_steps(),
-        _ => personality.steps(),
-    };
+    let steps = personality.steps();
     let Some(pair) = steps
         .iter()
         .find(|step| matches!(step, Step::Create | Step::Delete))
@@ -232,10 +184,7 @@ fn check_balance(personality: Personality, scale: &Scale) -> Result<()> {
         );
         return Ok(());
     };
-    let workers = match personality {
-        Personality::Videoserver => 1,
-        _ => scale.threads,
-    };
+    let workers = scale.threads;
     let present = u32::try_from(u64::from(scale.files) * u64::from(scale.preallocated) / 100)?;
     let absent = scale.files.saturating_sub(present);
     if *pair == Step::Create {
@@ -280,11 +229,6 @@ pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("expected seconds such as 20 or 0.25, found {text:?}"))
 }
 
-/// Seconds as nanoseconds.
-fn nanoseconds(seconds: f64) -> u64 {
-    to_u64(seconds * 1e9)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,12 +239,9 @@ mod tests {
     }
 
     #[test]
-    fn every_personality_runs_with_its_defaults_and_with_its_originals() {
+    fn every_personality_runs_with_its_defaults() {
         for personality in Personality::value_variants() {
             config(&format!("{} --dir /d", personality.name())).unwrap();
-            let original = personality.original();
-            // Filebench's 50 % of 194 passive videos and so on: all must be expressible.
-            check(*personality, &original).unwrap();
         }
     }
 
@@ -308,10 +249,8 @@ mod tests {
     fn impossible_numbers_are_refused_with_the_way_out() {
         for (line, expected) in [
             ("fileserver --files 10 --threads 6", "leave 2 to create"),
-            ("varmail --files 8 --threads 4", "at least two for each"),
+            ("webproxy --files 8 --threads 4", "at least two for each"),
             ("webserver --preallocated 80", "expected 100, found 80"),
-            ("varmail --active-files 3", "only videoserver"),
-            ("videoserver --active-files 0", "--active-files"),
             (
                 "fileserver --append-size 2g",
                 "--append-size: expected 1 to",

@@ -90,11 +90,11 @@ impl FileSet {
     }
 
     /// Writes files, drawn by `seed`, until `percent` of the set exist, one after the other,
-    /// `buffer` at a time; with `sync`, each is made durable. Surplus files are deleted.
+    /// `buffer` at a time. Surplus files are deleted.
     ///
     /// # Errors
     /// A file cannot be written: a set that is not complete is not the workload.
-    pub(crate) fn prepare(&self, percent: u32, seed: u64, buffer: &[u8], sync: bool) -> Result<()> {
+    pub(crate) fn prepare(&self, percent: u32, seed: u64, buffer: &[u8]) -> Result<()> {
         let wanted = u64::from(self.len()) * u64::from(percent) / 100;
         let mut order: Vec<Index> = (0..self.len()).collect();
         if percent < 100 {
@@ -104,7 +104,7 @@ impl FileSet {
             let path = self.path(index);
             let exists = self.rotation().is_present(index);
             if position < wanted && !exists {
-                write_file(&path, self.size(index), buffer, sync)
+                write_file(&path, self.size(index), buffer)
                     .with_context(|| format!("write {}", path.display()))?;
             } else if position >= wanted && exists {
                 fs::remove_file(&path).with_context(|| format!("delete {}", path.display()))?;
@@ -206,7 +206,7 @@ mod tests {
     fn the_share_that_exists_at_the_start_is_prepared() {
         let directory = tempfile::tempdir().unwrap();
         let files = set(directory.path(), 50);
-        files.prepare(80, 7, &[1; 4096], true).unwrap();
+        files.prepare(80, 7, &[1; 4096]).unwrap();
         assert_eq!(files.existing(), 40);
         for index in files.indices() {
             assert_eq!(fs::metadata(files.path(index)).unwrap().len(), 5000);
@@ -214,9 +214,9 @@ mod tests {
         // The same set is found again, and is brought back to its share.
         let again = set(directory.path(), 50);
         assert_eq!(again.indices(), files.indices());
-        again.prepare(100, 7, &[1; 512], false).unwrap();
+        again.prepare(100, 7, &[1; 512]).unwrap();
         assert_eq!(again.existing(), 50);
-        again.prepare(80, 7, &[1; 512], false).unwrap();
+        again.prepare(80, 7, &[1; 512]).unwrap();
         assert_eq!(set(directory.path(), 50).indices(), files.indices());
     }
 
@@ -224,7 +224,7 @@ mod tests {
     fn files_are_taken_in_rotation_and_open_ones_not_deleted() {
         let directory = tempfile::tempdir().unwrap();
         let files = set(directory.path(), 3);
-        files.prepare(100, 1, &[0; 4096], false).unwrap();
+        files.prepare(100, 1, &[0; 4096]).unwrap();
         let taken: Vec<_> = (0..4).map(|_| files.take_present(STOPPED)).collect();
         assert_eq!(taken, [Some(0), Some(1), Some(2), Some(0)]);
         assert_eq!(files.take_idle(STOPPED), None);
@@ -242,7 +242,7 @@ mod tests {
     fn a_failed_creation_or_deletion_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let files = set(directory.path(), 10);
-        files.prepare(80, 1, &[0; 4096], false).unwrap();
+        files.prepare(80, 1, &[0; 4096]).unwrap();
         let absent = files.take_absent(STOPPED).unwrap();
         files.created(absent, false);
         let idle = files.take_idle(STOPPED).unwrap();

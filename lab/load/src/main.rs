@@ -16,7 +16,6 @@ mod names;
 mod output;
 mod pace;
 mod personality;
-mod residency;
 mod rotation;
 mod run;
 mod scale;

@@ -9,8 +9,6 @@ use anyhow::{Context, Result};
 use crate::args::Times;
 use crate::counters::{Counters, Timings, Totals};
 use crate::output::{Final, Line, by_operation, failures};
-use crate::residency::Residency;
-use crate::start::monotonic;
 
 /// Longest sleep without a look at signals and workers.
 const SLICE: Duration = Duration::from_millis(50);
@@ -72,7 +70,6 @@ pub(crate) fn drive<W: FnOnce() + Send + 'static>(
         files: 1,
         existing: 1,
         seed: *seed,
-        monotonic_ns: monotonic(),
     }
     .print()?;
     go.wait();
@@ -80,7 +77,6 @@ pub(crate) fn drive<W: FnOnce() + Send + 'static>(
         name,
         counters,
         timings,
-        sample: &|| Ok(Residency::default()),
         interrupted: &interrupted,
     };
     let last = measured.run(times)?;
@@ -109,8 +105,6 @@ pub(crate) struct Measured<'a> {
     pub counters: &'a Counters,
     /// Every worker's latencies.
     pub timings: &'a [Arc<Timings>],
-    /// What of the files is in the page cache.
-    pub sample: &'a dyn Fn() -> Result<Residency>,
     /// Whether the run is to end.
     pub interrupted: &'a dyn Fn() -> bool,
 }
@@ -119,7 +113,7 @@ impl Measured<'_> {
     /// Prints lines until the run is over, stops the workers, and returns what they did.
     ///
     /// # Errors
-    /// Standard output cannot be written, or residency not be sampled.
+    /// Standard output cannot be written.
     pub(crate) fn run(&self, times: &Times) -> Result<Final> {
         let before = self.ramp(times.ramp);
         let began = Instant::now();
@@ -163,7 +157,6 @@ impl Measured<'_> {
     fn watch(&self, times: &Times, began: Instant, mut before: Totals) -> Result<Totals> {
         let deadline = began + Duration::from_secs_f64(times.duration);
         let mut intervals = Ticker::new(began, times.interval);
-        let mut samples = Ticker::new(began, times.residency);
         loop {
             let now = Instant::now();
             let t = (now - began).as_secs_f64();
@@ -180,11 +173,7 @@ impl Measured<'_> {
             if over {
                 return Ok(totals);
             }
-            if samples.due(now) {
-                Line::residency(t, (self.sample)()?).print()?;
-            }
-            let wake = [Some(deadline), intervals.next, samples.next];
-            let wake = wake.into_iter().flatten().min().unwrap_or(deadline);
+            let wake = intervals.next.map_or(deadline, |next| next.min(deadline));
             let left = wake.saturating_duration_since(Instant::now());
             std::thread::sleep(left.min(SLICE));
         }

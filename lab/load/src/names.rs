@@ -22,6 +22,8 @@ pub(crate) const NAME: &str = "names";
 
 /// Names that are looked up between two looks at the clock.
 const BATCH: u64 = 64;
+/// A name's length, bytes: nearly the longest that a file system takes.
+const LENGTH: usize = 250;
 
 /// Looks up names that do not exist, each another one, for as long as it runs. An operation is a name.
 #[derive(Debug, Parser)]
@@ -30,10 +32,6 @@ pub(crate) struct Args {
     /// The directory to look in; made if it does not exist.
     #[arg(long)]
     dir: PathBuf,
-
-    /// The names' length in bytes.
-    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u16).range(24..=255))]
-    length: u16,
 
     /// Names a second at most; 0 is without bound.
     #[arg(long, default_value_t = 0)]
@@ -59,8 +57,8 @@ pub(crate) fn run(args: &Args, interrupt: &Arc<AtomicBool>) -> Result<bool> {
     let timings: Arc<Timings> = Arc::default();
     let worker = {
         let (counters, timings) = (Arc::clone(&counters), Arc::clone(&timings));
-        let (dir, length, rate) = (args.dir.clone(), usize::from(args.length), args.rate);
-        move || look_up(&dir, length, rate, &counters, &timings)
+        let (dir, rate) = (args.dir.clone(), args.rate);
+        move || look_up(&dir, rate, &counters, &timings)
     };
     let workload = Workload {
         name: NAME,
@@ -72,16 +70,10 @@ pub(crate) fn run(args: &Args, interrupt: &Arc<AtomicBool>) -> Result<bool> {
 }
 
 /// Until the run is over.
-fn look_up(
-    dir: &std::path::Path,
-    length: usize,
-    rate: u64,
-    counters: &Counters,
-    timings: &Timings,
-) {
+fn look_up(dir: &std::path::Path, rate: u64, counters: &Counters, timings: &Timings) {
     let pacer = (rate > 0).then(|| Pacer::new(rate));
     let process = std::process::id().to_string();
-    let digits = length.saturating_sub(process.len() + 1);
+    let digits = LENGTH.saturating_sub(process.len() + 1);
     let mut number: u64 = 0;
     while !counters.stopped() {
         if let Some(pacer) = &pacer {

@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::counters::{Counters, Latencies, Timings, Totals};
-use crate::residency::Residency;
 use crate::step::Step;
 
 /// One line.
@@ -25,8 +24,6 @@ pub(crate) enum Line {
         existing: usize,
         /// The seed.
         seed: u64,
-        /// CLOCK_MONOTONIC, for lining up several instances.
-        monotonic_ns: u64,
     },
     /// What happened since the line before.
     Interval {
@@ -40,19 +37,6 @@ pub(crate) enum Line {
         written_bytes: u64,
         /// Operations that failed.
         errors: u64,
-    },
-    /// What of the file set is in the page cache.
-    Residency {
-        /// Since the run began; 0 outside a run.
-        t: f64,
-        /// In the cache.
-        resident_bytes: u64,
-        /// Of these, not yet on the device; null where the kernel does not tell.
-        dirty_bytes: Option<u64>,
-        /// The files' sizes.
-        size_bytes: u64,
-        /// Existing files.
-        files: u64,
     },
     /// The run is over.
     Final(Final),
@@ -92,16 +76,8 @@ pub(crate) struct Operation {
     pub mean_us: f64,
     /// Median latency in microseconds.
     pub p50_us: u64,
-    /// 90th percentile.
-    pub p90_us: u64,
     /// 99th percentile.
     pub p99_us: u64,
-    /// 99.9th percentile.
-    pub p999_us: u64,
-    /// The longest.
-    pub max_us: u64,
-    /// The histogram: pairs of a latency in microseconds (two significant digits) and a count.
-    pub histogram_us: Vec<(u64, u32)>,
 }
 
 /// Errors of one kind.
@@ -140,17 +116,6 @@ impl Line {
             errors: new.errors,
         }
     }
-
-    /// The line for a sample.
-    pub(crate) fn residency(t: f64, sample: Residency) -> Self {
-        Self::Residency {
-            t,
-            resident_bytes: sample.resident,
-            dirty_bytes: sample.dirty,
-            size_bytes: sample.size,
-            files: sample.files,
-        }
-    }
 }
 
 impl Operation {
@@ -159,14 +124,7 @@ impl Operation {
             count: latencies.len(),
             mean_us: latencies.mean(),
             p50_us: latencies.value_at_quantile(0.5),
-            p90_us: latencies.value_at_quantile(0.9),
             p99_us: latencies.value_at_quantile(0.99),
-            p999_us: latencies.value_at_quantile(0.999),
-            max_us: latencies.max(),
-            histogram_us: latencies
-                .iter_recorded()
-                .map(|v| (v.value_iterated_to(), v.count_at_value()))
-                .collect(),
         }
     }
 }

@@ -14,12 +14,8 @@ pub(crate) enum Personality {
     Fileserver,
     /// Read ten whole files, append to one log.
     Webserver,
-    /// Mail: delete, create, append, fsync; read, append, fsync; read.
-    Varmail,
     /// Delete, create, append; read five whole files.
     Webproxy,
-    /// Read active videos at a bounded rate while one writer replaces passive ones.
-    Videoserver,
     /// One reader per file reads it once, from its beginning to its end.
     Reread,
     /// What makes a journal write: create, write a little, fsync; rename; delete; make and remove a
@@ -42,19 +38,17 @@ impl Personality {
         match self {
             Self::Fileserver => "fileserver",
             Self::Webserver => "webserver",
-            Self::Varmail => "varmail",
             Self::Webproxy => "webproxy",
-            Self::Videoserver => "videoserver",
             Self::Reread => "reread",
             Self::Metadata => "metadata",
         }
     }
 
-    /// What each of the `threads` workers repeats.
+    /// What each worker repeats.
     pub(crate) fn steps(self) -> Vec<Step> {
         use Step::{
-            Append, AppendLog, Close, Create, Delete, Fsync, Mkdir, Open, Pause, ReadNext,
-            ReadOnce, ReadWhole, Rename, Rmdir, Stat, WriteWhole,
+            Append, AppendLog, Close, Create, Delete, Fsync, Mkdir, Open, Pause, ReadOnce,
+            ReadWhole, Rename, Rmdir, Stat, WriteWhole,
         };
         let read_a_file = [Open, ReadWhole, Close];
         match self {
@@ -63,12 +57,7 @@ impl Personality {
                 Stat,
             ],
             Self::Webserver => [read_a_file.repeat(10), vec![AppendLog]].concat(),
-            Self::Varmail => vec![
-                Delete, Create, Append, Fsync, Close, Open, ReadWhole, Append, Fsync, Close, Open,
-                ReadWhole, Close,
-            ],
             Self::Webproxy => [vec![Delete, Create, Append, Close], read_a_file.repeat(5)].concat(),
-            Self::Videoserver => vec![ReadNext],
             Self::Reread => vec![ReadOnce],
             Self::Metadata => vec![
                 Create, Append, Fsync, Close, Rename, Delete, Mkdir, Rmdir, Pause,
@@ -76,20 +65,11 @@ impl Personality {
         }
     }
 
-    /// What one further worker repeats beside them; empty if there is none.
-    pub(crate) fn writer_steps(self) -> Vec<Step> {
-        use Step::{Close, Create, Delete, Pause, WriteWhole};
-        match self {
-            Self::Videoserver => vec![Delete, Create, WriteWhole, Close, Pause],
-            _ => Vec::new(),
-        }
-    }
-
     /// How the sizes of its files are distributed.
     pub(crate) fn sizes(self) -> Sizes {
         match self {
             // A handful of files: one large draw would decide a run.
-            Self::Videoserver | Self::Reread => Sizes::Equal,
+            Self::Reread => Sizes::Equal,
             _ => Sizes::Gamma,
         }
     }
@@ -106,27 +86,26 @@ mod tests {
     #[test]
     fn a_file_is_open_exactly_when_an_operation_needs_one() {
         for personality in Personality::value_variants() {
-            for steps in [personality.steps(), personality.writer_steps()] {
-                let mut open = false;
-                for step in &steps {
-                    match step {
-                        Step::Create | Step::Open => {
-                            assert!(!open, "{personality:?}");
-                            open = true;
-                        }
-                        Step::Close => {
-                            assert!(open, "{personality:?}");
-                            open = false;
-                        }
-                        Step::WriteWhole | Step::ReadWhole | Step::Append | Step::Fsync => {
-                            assert!(open, "{personality:?}");
-                        }
-                        _ => {}
+            let steps = personality.steps();
+            let mut open = false;
+            for step in &steps {
+                match step {
+                    Step::Create | Step::Open => {
+                        assert!(!open, "{personality:?}");
+                        open = true;
                     }
+                    Step::Close => {
+                        assert!(open, "{personality:?}");
+                        open = false;
+                    }
+                    Step::WriteWhole | Step::ReadWhole | Step::Append | Step::Fsync => {
+                        assert!(open, "{personality:?}");
+                    }
+                    _ => {}
                 }
-                assert!(!open, "{personality:?}");
-                assert_eq!(count(&steps, Step::Create), count(&steps, Step::Delete));
             }
+            assert!(!open, "{personality:?}");
+            assert_eq!(count(&steps, Step::Create), count(&steps, Step::Delete));
         }
     }
 
@@ -135,13 +114,10 @@ mod tests {
         let mix = |p: Personality, step| count(&p.steps(), step);
         assert_eq!(mix(Personality::Webserver, Step::ReadWhole), 10);
         assert_eq!(mix(Personality::Webserver, Step::AppendLog), 1);
-        assert_eq!(mix(Personality::Varmail, Step::Fsync), 2);
-        assert_eq!(mix(Personality::Varmail, Step::ReadWhole), 2);
         assert_eq!(mix(Personality::Webproxy, Step::ReadWhole), 5);
         assert_eq!(mix(Personality::Fileserver, Step::Open), 2);
         assert_eq!(Personality::Fileserver.steps().len(), 11);
         assert_eq!(Personality::Webserver.steps().len(), 31);
-        assert_eq!(Personality::Varmail.steps().len(), 13);
         assert_eq!(Personality::Webproxy.steps().len(), 19);
         assert_eq!(Personality::Metadata.steps().len(), 9);
     }

@@ -29,11 +29,9 @@ pub(crate) enum Step {
     Rmdir,
     /// Append to the one log file that all workers share.
     AppendLog,
-    /// Read the next I/O of this worker's own file, from the beginning again at its end.
-    ReadNext,
-    /// As [`Step::ReadNext`], but the worker ends at the end of its file.
+    /// Read the next I/O of this worker's own file; the worker ends at its end.
     ReadOnce,
-    /// Sleep for the replacement interval.
+    /// Sleep for a moment.
     Pause,
     /// Read what a request asks for (`block`).
     Read,
@@ -62,7 +60,7 @@ impl Step {
             Self::Mkdir => "mkdir",
             Self::Rmdir => "rmdir",
             Self::AppendLog => "append_log",
-            Self::ReadNext | Self::ReadOnce | Self::Read => "read",
+            Self::ReadOnce | Self::Read => "read",
             Self::Write => "write",
             Self::Touch => "touch",
             Self::Lookup => "lookup",

@@ -5,11 +5,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Writes a file of `size` bytes, `buffer` at a time; with `sync`, it is made durable.
+/// Writes a file of `size` bytes, `buffer` at a time.
 ///
 /// # Errors
 /// It cannot be created or written.
-pub(crate) fn write_file(path: &Path, size: u64, buffer: &[u8], sync: bool) -> io::Result<()> {
+pub(crate) fn write_file(path: &Path, size: u64, buffer: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -23,9 +23,6 @@ pub(crate) fn write_file(path: &Path, size: u64, buffer: &[u8], sync: bool) -> i
         let chunk = buffer.get(..length).unwrap_or(buffer);
         file.write_all_at(chunk, offset)?;
         offset += u64::try_from(chunk.len()).unwrap_or(u64::MAX);
-    }
-    if sync {
-        file.sync_all()?;
     }
     Ok(())
 }
@@ -53,7 +50,7 @@ mod tests {
     fn a_file_is_read_as_long_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
-        write_file(&path, 10_001, &[3; 4096], false).unwrap();
+        write_file(&path, 10_001, &[3; 4096]).unwrap();
         assert_eq!(read_file(&path, &mut [0; 1000]).unwrap(), 10_001);
     }
 }

@@ -35,6 +35,9 @@ use crate::pace::Pacer;
 /// The subcommand's name.
 pub(crate) const NAME: &str = "block";
 
+/// At most so many of a trace's requests are used: each takes 32 bytes.
+const MOST_REQUESTS: usize = 1_000_000;
+
 /// Sends requests to one file: those of a block trace, or random ones. Reports as JSON lines.
 ///
 /// Exit status: 0 when every request succeeded, 3 when some failed, 1 when the workload could not be set up.
@@ -45,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long)]
     dir: PathBuf,
 
-    /// What to do, in this order: write the file, run. Other phases do nothing.
+    /// What to do, in this order: write the file, run. `warm` does nothing.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["prepare", "run"])]
     phase: Vec<Phase>,
 
@@ -64,10 +67,6 @@ pub(crate) struct Args {
     /// Send requests when they were sent, so many times as fast; without it, as soon as a worker is free.
     #[arg(long, value_parser = parse_speed, requires = "trace")]
     speed: Option<f64>,
-
-    /// Use at most so many of the trace's requests.
-    #[arg(long, default_value = "1000000", value_parser = clap::value_parser!(u32).range(1..))]
-    requests: u32,
 
     /// Instead of a trace: random places; so many of a hundred requests read.
     #[arg(long, conflicts_with = "trace", value_parser = clap::value_parser!(u32).range(0..=100))]
@@ -174,12 +173,8 @@ fn source(args: &Args) -> Result<Source> {
         });
     };
     let file = regular(path)?;
-    let requests = trace::read(
-        BufReader::new(file),
-        format,
-        usize::try_from(args.requests)?,
-    )
-    .with_context(|| format!("read {}", path.display()))?;
+    let requests = trace::read(BufReader::new(file), format, MOST_REQUESTS)
+        .with_context(|| format!("read {}", path.display()))?;
     Ok(Source::Trace(Trace {
         requests,
         speed: args.speed,

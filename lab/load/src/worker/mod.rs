@@ -23,6 +23,8 @@ use crate::step::Step;
 
 /// Pause after a failed operation, so that a full disk does not make a busy loop.
 const AFTER_ERROR: Duration = Duration::from_millis(5);
+/// How long [`Step::Pause`] sleeps.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What a worker shares with the others that repeat the same steps.
 pub(crate) struct Job {
@@ -44,10 +46,6 @@ pub(crate) struct Job {
     pub log: PathBuf,
     /// The bound on its transfers.
     pub pacer: Option<Arc<Pacer>>,
-    /// How long [`Step::Pause`] sleeps.
-    pub pause: Duration,
-    /// How much of its file [`Step::ReadOnce`] reads, in bytes.
-    pub limit: u64,
     /// The seed of the appends.
     pub seed: u64,
 }
@@ -138,11 +136,10 @@ impl Worker {
                 self.attempt(Step::Rmdir, &path, || fs::remove_dir(&path));
             }
             Step::AppendLog => self.append_log(),
-            Step::ReadNext => return self.read_stream(step),
-            Step::ReadOnce => return self.read_stream(step),
+            Step::ReadOnce => return self.read_once(),
             Step::Pause => {
                 let counters = &self.job.counters;
-                sleep_until(Instant::now() + self.job.pause, &|| counters.stopped());
+                sleep_until(Instant::now() + PAUSE, &|| counters.stopped());
             }
             // No personality has them: they are of the other workloads' own workers.
             Step::Read | Step::Write | Step::Touch | Step::Lookup => {}

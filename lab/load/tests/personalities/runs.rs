@@ -123,10 +123,10 @@ fn spawn(directory: &Path, options: &str) -> Child {
 }
 
 #[test]
-fn several_instances_start_at_the_same_time() {
+fn several_instances_wait_for_their_start() {
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
-    let children: Vec<_> = (0..3)
+    let mut children: Vec<_> = (0..3)
         .map(|i| {
             let tenant = directory.path().join(format!("tenant{i}"));
             let ready = directory.path().join(format!("ready{i}"));
@@ -146,18 +146,15 @@ fn several_instances_start_at_the_same_time() {
         assert!(Instant::now() < patience);
         std::thread::sleep(Duration::from_millis(5));
     }
+    for (child, _) in &mut children {
+        assert!(child.try_wait().unwrap().is_none(), "one does not wait");
+    }
     fs::write(&go, "").unwrap();
-    let starts: Vec<u64> = children
-        .into_iter()
-        .map(|(child, _)| {
-            let output = child.wait_with_output().unwrap();
-            assert!(output.status.success());
-            let lines = lines(&output);
-            events(&lines, "start")[0]["monotonic_ns"].as_u64().unwrap()
-        })
-        .collect();
-    let apart = starts.iter().max().unwrap() - starts.iter().min().unwrap();
-    assert!(apart < 1_000_000_000, "{apart} ns apart");
+    for (child, _) in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(events(&lines(&output), "start").len(), 1);
+    }
 }
 
 #[test]
@@ -210,20 +207,4 @@ fn sigterm_prints_the_totals() {
     let lines = lines(&output);
     assert_eq!(last(&lines)["interrupted"], true);
     assert!(last(&lines)["seconds"].as_f64().unwrap() < 10.0);
-}
-
-#[test]
-fn residency_is_sampled_during_a_run() {
-    let directory = tempfile::tempdir().unwrap();
-    let lines = run(
-        "webserver",
-        directory.path(),
-        "--files 20 --mean-size 4k --threads 2 --duration 0.6 --residency 0.2",
-    );
-    let samples = events(&lines, "residency");
-    assert!((1..=3).contains(&samples.len()));
-    for sample in samples {
-        assert_eq!(sample["files"], 20);
-        assert_eq!(sample["resident_bytes"], sample["size_bytes"]);
-    }
 }
