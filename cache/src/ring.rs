@@ -63,9 +63,7 @@ impl<T> Ring<T> {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_coop_taskrun()
-            .build(entries)
-            // Kernels before 6.0 do not know these.
-            .or_else(|_| IoUring::new(entries))?;
+            .build(entries)?;
         Ok(Self {
             ring,
             transfers: (0..ENTRIES).map(|_| None).collect(),
@@ -112,11 +110,6 @@ impl<T> Ring<T> {
     /// Lets the kernel begin what is queued, and waits until `want` transfers have come back.
     pub(crate) fn submit(&mut self, want: usize) {
         self.submit_until(want, None);
-    }
-
-    /// Can [`submit_until`](Self::submit_until) end before all have come back? Not before Linux 5.11.
-    pub(crate) fn has_deadlines(&self) -> bool {
-        self.ring.params().is_feature_ext_arg()
     }
 
     /// As [`submit`](Self::submit), but waits until a deadline at most.

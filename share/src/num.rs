@@ -31,8 +31,6 @@ pub struct Fraction(f64);
 impl Fraction {
     /// Nothing of it.
     pub const ZERO: Self = Self(0.0);
-    /// All of it.
-    pub const ONE: Self = Self(1.0);
 
     /// `value`, or what is nearest to it between 0 and 1; 0 if it is no number.
     #[must_use]

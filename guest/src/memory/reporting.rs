@@ -11,8 +11,6 @@ use justitia_kernel::PAGE_SIZE;
 
 /// `VIRTIO_BALLOON_F_REPORTING` (the virtio specification, 5.5.3).
 const REPORTING: usize = 5;
-/// Of blocks of 2 MiB, where the kernel does not say it: before 5.14 it is the order of a page block.
-const USUAL_ORDER: u8 = 9;
 /// The highest order that a kernel can have (`MAX_PAGE_ORDER`).
 const MAX_ORDER: u8 = 20;
 
@@ -31,10 +29,8 @@ pub(super) fn order(sys: &Path) -> Option<u8> {
         .any(reports)
         .then_some(())?;
     let path = sys.join("module/page_reporting/parameters/page_reporting_order");
-    let Ok(text) = fs::read_to_string(path) else {
-        return Some(USUAL_ORDER);
-    };
-    text.trim().parse().ok().filter(|order| *order <= MAX_ORDER)
+    let order: u8 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
+    (order <= MAX_ORDER).then_some(order)
 }
 
 /// Free memory in blocks below an order, bytes, of `/proc/buddyinfo`.
@@ -106,7 +102,7 @@ mod tests {
             (Some("0"), Some("9\n"), None),
             (Some("1"), Some("9\n"), Some(9)),
             (Some("1"), Some("4\n"), Some(4)),
-            (Some("1"), None, Some(USUAL_ORDER)),
+            (Some("1"), None, None),
             // It is not registered yet.
             (Some("1"), Some("-1\n"), None),
             (Some("1"), Some("4294967295\n"), None),
