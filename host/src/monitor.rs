@@ -84,8 +84,6 @@ pub struct BalloonState {
     pub device: Option<String>,
     /// `deflate-on-oom`.
     pub deflates_on_oom: bool,
-    /// `free-page-reporting`.
-    pub reports_free_pages: bool,
     /// How often the guest makes statistics, seconds; 0: never.
     pub interval: u64,
     /// `stat-available-memory` and `stat-free-memory` of young statistics, bytes.
@@ -221,15 +219,12 @@ impl Session {
             actual,
             device,
             deflates_on_oom: false,
-            reports_free_pages: false,
             interval: 0,
             statistics: None,
         };
         if let Some(device) = state.device.clone() {
-            let flag =
-                |value: Option<Value>| value.and_then(|value| value.as_bool()).unwrap_or(false);
-            state.deflates_on_oom = flag(self.property(&device, "deflate-on-oom")?);
-            state.reports_free_pages = flag(self.property(&device, "free-page-reporting")?);
+            let deflates = self.property(&device, "deflate-on-oom")?;
+            state.deflates_on_oom = deflates.and_then(|value| value.as_bool()).unwrap_or(false);
             let interval = self.property(&device, "guest-stats-polling-interval")?;
             state.interval = interval.and_then(|value| value.as_u64()).unwrap_or(0);
             let statistics = self.property(&device, "guest-stats")?;

@@ -7,8 +7,6 @@ use crate::parse::{self, ParseError, Parsed};
 /// The resource that tasks wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PsiResource {
-    /// A CPU.
-    Cpu,
     /// Memory: refaults, reclaim, swap.
     Memory,
     /// Block I/O.
@@ -20,7 +18,6 @@ impl PsiResource {
     #[must_use]
     pub const fn cgroup_file(self) -> &'static str {
         match self {
-            Self::Cpu => "cpu.pressure",
             Self::Memory => "memory.pressure",
             Self::Io => "io.pressure",
         }
@@ -30,22 +27,17 @@ impl PsiResource {
     #[must_use]
     pub const fn proc_file(self) -> &'static str {
         match self {
-            Self::Cpu => "pressure/cpu",
             Self::Memory => "pressure/memory",
             Self::Io => "pressure/io",
         }
     }
 }
 
-/// One line: percentages of wall time (0.0..=100.0, steps of 0.01), and the total.
+/// One line: a percentage of wall time (0.0..=100.0, steps of 0.01), and the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PsiLine {
     /// Over the last 10 seconds, percent.
     pub avg10: f64,
-    /// Over the last minute, percent.
-    pub avg60: f64,
-    /// Over the last five minutes, percent.
-    pub avg300: f64,
     /// Stalled in all, microseconds.
     pub total: u64,
 }
@@ -55,8 +47,7 @@ pub struct PsiLine {
 pub struct Psi {
     /// Some task was stalled.
     pub some: PsiLine,
-    /// All tasks that could run were stalled. Zero where the kernel does not print the line (CPU,
-    /// before 5.13).
+    /// All tasks that could run were stalled. Zero where the kernel does not print the line.
     pub full: PsiLine,
 }
 
@@ -90,17 +81,12 @@ fn psi_line<'a>(
     words: impl Iterator<Item = &'a [u8]>,
 ) -> Parsed<PsiLine> {
     const AVERAGE: &str = "a percentage such as avg10=1.25";
-    let (mut avg10, mut avg60, mut avg300, mut total) = (None, None, None, None);
+    let (mut avg10, mut total) = (None, None);
     for word in words {
-        let percentage = |value| {
-            percent(value)
-                .map(Some)
-                .ok_or_else(|| ParseError::new(number, AVERAGE, word))
-        };
         match parse::cut(word, b'=') {
-            Some((b"avg10", value)) => avg10 = percentage(value)?,
-            Some((b"avg60", value)) => avg60 = percentage(value)?,
-            Some((b"avg300", value)) => avg300 = percentage(value)?,
+            Some((b"avg10", value)) => {
+                avg10 = Some(percent(value).ok_or_else(|| ParseError::new(number, AVERAGE, word))?);
+            }
             Some((b"total", value)) => {
                 total = Some(
                     parse::number(value)
@@ -110,18 +96,9 @@ fn psi_line<'a>(
             _ => {}
         }
     }
-    match (avg10, avg60, avg300, total) {
-        (Some(avg10), Some(avg60), Some(avg300), Some(total)) => Ok(PsiLine {
-            avg10,
-            avg60,
-            avg300,
-            total,
-        }),
-        _ => Err(ParseError::new(
-            number,
-            "avg10=, avg60=, avg300= and total=",
-            line,
-        )),
+    match (avg10, total) {
+        (Some(avg10), Some(total)) => Ok(PsiLine { avg10, total }),
+        _ => Err(ParseError::new(number, "avg10= and total=", line)),
     }
 }
 
@@ -147,8 +124,7 @@ mod tests {
             b"some avg10=1.25 avg60=0.07 avg300=100.00 total=123\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=45\n",
         )
         .unwrap();
-        assert_eq!((psi.some.avg10, psi.some.avg60), (1.25, 0.07));
-        assert_eq!((psi.some.avg300, psi.some.total), (100.0, 123));
+        assert_eq!((psi.some.avg10, psi.some.total), (1.25, 123));
         assert_eq!((psi.full.avg10, psi.full.total), (0.5, 45));
     }
 

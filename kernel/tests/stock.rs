@@ -51,12 +51,10 @@ fn limits_pressure_and_controllers_of_a_tenant() {
         assert_eq!(c.memory_high().unwrap(), Limit::Bytes(1 << 30));
         assert_eq!(c.memory_events().unwrap(), MemoryEvents::default());
         assert!(c.pressure(PsiResource::Io).unwrap().full.total > 100_000);
-        assert!(c.pressure(PsiResource::Cpu).unwrap().some.total > 0);
         assert_eq!(c.pressure(PsiResource::Memory).unwrap(), Psi::default());
         assert!(c.cpu_usage_usec().unwrap() > 500_000);
 
-        let events = c.events().unwrap();
-        assert!(!events.populated && !events.frozen);
+        assert!(!c.events().unwrap().populated);
         let controllers: Vec<_> = c.controllers().unwrap().iter().map(str::to_owned).collect();
         assert_eq!(controllers, ["cpu", "io", "memory", "pids"]);
         assert_eq!(c.subtree_control().unwrap().iter().count(), 0);

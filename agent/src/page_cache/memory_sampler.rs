@@ -60,8 +60,6 @@ pub struct MemorySampler {
     pub mapped: u64,
     /// File pages on the active list.
     active: u64,
-    /// File pages paged in between the last two samples, bytes per second.
-    pub page_in_rate: u64,
     /// File pages that were faulted back in after they had been reclaimed (`workingset_refault_file`), since the cgroup
     /// was made; a count, not bytes.
     pub refaults: u64,
@@ -153,7 +151,6 @@ impl MemorySampler {
             anon: 0,
             mapped: 0,
             active: 0,
-            page_in_rate: 0,
             refaults: 0,
             paged_in: 0,
             page_ins: DecayingCount::default(),
@@ -258,11 +255,7 @@ impl MemorySampler {
         if paged_in >= peak || now - peak_at >= SETTLED {
             self.peak = (paged_in, now);
         }
-        let millis = u64::try_from((now - last.at).as_millis())
-            .unwrap_or(u64::MAX)
-            .max(1);
         self.page_ins.record(self.page_ins.total() + growth, now);
-        self.page_in_rate = growth.saturating_mul(1000) / millis;
         let slab_growth = stat.slab_reclaimable.saturating_sub(self.slab);
         // Its `memory.low` has this on top.
         let heap_moved = stat.anon_lru().abs_diff(self.swappable) > GROWTH;

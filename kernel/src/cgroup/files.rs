@@ -219,34 +219,27 @@ pub(super) fn optional<T>(result: Result<T>) -> Result<Option<T>> {
 pub struct CgroupEvents {
     /// The cgroup or a descendant holds a process.
     pub populated: bool,
-    /// The cgroup is frozen. `false` where the kernel does not print it.
-    pub frozen: bool,
 }
 
 impl CgroupEvents {
-    /// Reads `populated 1` and `frozen 0`.
+    /// Reads `populated 1`.
     ///
     /// # Errors
     /// When `populated` is missing or a value is neither 0 nor 1.
     pub fn parse(text: &[u8]) -> Parsed<Self> {
         let mut populated = None;
-        let mut frozen = false;
         for (number, line) in parse::lines(text) {
-            let value = |word: &[u8]| match word {
-                b"0" => Ok(false),
-                b"1" => Ok(true),
-                _ => Err(ParseError::new(number, "0 or 1", line)),
-            };
-            match parse::cut(line, b' ') {
-                Some((b"populated", word)) => populated = Some(value(word)?),
-                Some((b"frozen", word)) => frozen = value(word)?,
-                _ => {}
+            if let Some((b"populated", word)) = parse::cut(line, b' ') {
+                populated = Some(match word {
+                    b"0" => false,
+                    b"1" => true,
+                    _ => return Err(ParseError::new(number, "0 or 1", line)),
+                });
             }
         }
         Ok(Self {
             populated: populated
                 .ok_or_else(|| ParseError::new(1, "a line `populated 0` or `1`", text))?,
-            frozen,
         })
     }
 }
@@ -398,7 +391,7 @@ mod tests {
     #[test]
     fn events() {
         let events = CgroupEvents::parse(b"populated 1\nfrozen 0\n").unwrap();
-        assert!(events.populated && !events.frozen);
+        assert!(events.populated);
         assert!(CgroupEvents::parse(b"frozen 1\n").is_err());
         assert!(CgroupEvents::parse(b"populated 2\n").is_err());
         assert!(CgroupEvents::parse(b"populated\n").is_err());

@@ -102,7 +102,7 @@ fn events_of_swap() {
 #[test]
 fn other_controllers_files() {
     let psi = "some avg10=2.50 avg60=0.00 avg300=0.00 total=0\n";
-    for resource in [PsiResource::Cpu, PsiResource::Io, PsiResource::Memory] {
+    for resource in [PsiResource::Io, PsiResource::Memory] {
         case(resource.cgroup_file(), psi, &2.5, b"none\n", |c| {
             Ok(c.pressure(resource)?.some.avg10)
         });

@@ -20,7 +20,6 @@ fn growth_includes_what_was_reclaimed_meanwhile() {
     assert!(!sampler.growing(at(0)), "one sample shows no growth");
     sampler.record(&stat(100, 256), at(500));
     assert!(sampler.growing(at(500)));
-    assert_eq!(sampler.page_in_rate, 2 << 20, "1 MiB in half a second");
     sampler.record(&stat(100, 256), at(3600));
     assert!(!sampler.growing(at(3600)));
 }
