@@ -61,10 +61,6 @@ pub struct IoStat {
     pub rios: u64,
     /// Writes.
     pub wios: u64,
-    /// Bytes discarded.
-    pub dbytes: u64,
-    /// Discards.
-    pub dios: u64,
     /// Microseconds of the disk's time, by the model of io.cost (`ioc_pd_stat`, block/blk-iocost.c); 0 where that is off.
     pub cost_usage: u64,
 }
@@ -98,8 +94,6 @@ impl IoStat {
                     b"wbytes" => &mut counters.wbytes,
                     b"rios" => &mut counters.rios,
                     b"wios" => &mut counters.wios,
-                    b"dbytes" => &mut counters.dbytes,
-                    b"dios" => &mut counters.dios,
                     b"cost.usage" => &mut counters.cost_usage,
                     _ => continue,
                 };
@@ -238,8 +232,6 @@ mod tests {
             wbytes: 2,
             rios: 3,
             wios: 4,
-            dbytes: 5,
-            dios: 6,
             cost_usage: 99,
         };
         assert_eq!(all, [(SDA, first), (SDB, reads(7))]);

@@ -37,12 +37,11 @@ impl std::fmt::Display for Limit {
     }
 }
 
-/// `memory.stat`: what the cgroup and its descendants use. Amounts in bytes, `pg*`, `pswp*` and
-/// `workingset_*` in events (pages) since the cgroup was made.
+/// `memory.stat`: what the cgroup and its descendants use. Amounts in bytes, `pgsteal` and `workingset_*` in events (pages)
+/// since the cgroup was made.
 ///
-/// The keys `anon`, `file` and the two file LRU lists must be there: a missing one is an error rather than a zero. Of the
-/// rest, an `Option` is `None` on kernels that do not print
-/// it, and a number is 0.
+/// The keys `anon`, `file` and the two file LRU lists must be there: a missing one is an error rather than a zero. The
+/// rest is then 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     missing_docs,
@@ -51,9 +50,6 @@ impl std::fmt::Display for Limit {
 pub struct MemoryStat {
     pub anon: u64,
     pub file: u64,
-    /// All kernel memory; since 5.18.
-    pub kernel: Option<u64>,
-    pub shmem: u64,
     pub file_mapped: u64,
     pub file_dirty: u64,
     pub file_writeback: u64,
@@ -61,23 +57,11 @@ pub struct MemoryStat {
     pub active_anon: u64,
     pub inactive_file: u64,
     pub active_file: u64,
-    pub unevictable: u64,
     pub slab_reclaimable: u64,
     pub workingset_refault_anon: u64,
     pub workingset_refault_file: u64,
-    pub workingset_activate_file: u64,
-    /// Pages scanned by reclaim.
-    pub pgscan: u64,
     /// Pages freed by reclaim.
     pub pgsteal: u64,
-    /// Of `pgsteal`, by `memory.reclaim`; since 6.13 or so.
-    pub pgsteal_proactive: Option<u64>,
-    pub pgfault: u64,
-    pub pgmajfault: u64,
-    /// Pages swapped in; since 6.14 or so.
-    pub pswpin: Option<u64>,
-    /// Pages swapped out; since 6.14 or so.
-    pub pswpout: Option<u64>,
 }
 
 impl MemoryStat {
@@ -103,7 +87,6 @@ impl MemoryStat {
         let mut required = 0_u8;
         for line in parse::keyed(text) {
             let line = line?;
-            let mut optional = 0;
             let field = match line.key {
                 b"anon" => {
                     required |= 1;
@@ -121,32 +104,18 @@ impl MemoryStat {
                     required |= 8;
                     &mut stat.active_file
                 }
-                b"kernel" | b"pgsteal_proactive" | b"pswpin" | b"pswpout" => &mut optional,
-                b"shmem" => &mut stat.shmem,
                 b"file_mapped" => &mut stat.file_mapped,
                 b"file_dirty" => &mut stat.file_dirty,
                 b"file_writeback" => &mut stat.file_writeback,
                 b"inactive_anon" => &mut stat.inactive_anon,
                 b"active_anon" => &mut stat.active_anon,
-                b"unevictable" => &mut stat.unevictable,
                 b"slab_reclaimable" => &mut stat.slab_reclaimable,
                 b"workingset_refault_anon" => &mut stat.workingset_refault_anon,
                 b"workingset_refault_file" => &mut stat.workingset_refault_file,
-                b"workingset_activate_file" => &mut stat.workingset_activate_file,
-                b"pgscan" => &mut stat.pgscan,
                 b"pgsteal" => &mut stat.pgsteal,
-                b"pgfault" => &mut stat.pgfault,
-                b"pgmajfault" => &mut stat.pgmajfault,
                 _ => continue,
             };
             *field = line.value()?;
-            match line.key {
-                b"kernel" => stat.kernel = Some(optional),
-                b"pgsteal_proactive" => stat.pgsteal_proactive = Some(optional),
-                b"pswpin" => stat.pswpin = Some(optional),
-                b"pswpout" => stat.pswpout = Some(optional),
-                _ => {}
-            }
         }
         if required == 15 {
             Ok(stat)
@@ -160,16 +129,10 @@ impl MemoryStat {
 /// is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryEvents {
-    /// Reclaimed although below `memory.low`: the protection is overcommitted.
-    pub low: u64,
     /// Throttled and sent to reclaim by `memory.high`.
     pub high: u64,
     /// About to go over `memory.max`.
     pub max: u64,
-    /// At `memory.max` with nothing to reclaim.
-    pub oom: u64,
-    /// Processes killed.
-    pub oom_kill: u64,
 }
 
 impl MemoryEvents {
@@ -183,11 +146,8 @@ impl MemoryEvents {
         for line in parse::keyed(text) {
             let line = line?;
             let field = match line.key {
-                b"low" => &mut events.low,
                 b"high" => &mut events.high,
                 b"max" => &mut events.max,
-                b"oom" => &mut events.oom,
-                b"oom_kill" => &mut events.oom_kill,
                 _ => continue,
             };
             *field = line.value()?;
@@ -196,7 +156,7 @@ impl MemoryEvents {
         if found {
             Ok(events)
         } else {
-            Err(ParseError::new(1, "keys such as low, high, max", text))
+            Err(ParseError::new(1, "the keys high and max", text))
         }
     }
 }
@@ -225,7 +185,7 @@ mod tests {
         assert_eq!((stat.anon, stat.file), (1, 2));
         assert_eq!((stat.inactive_file, stat.active_file), (3, 4));
         assert_eq!(stat.file_lru(), 7);
-        assert_eq!((stat.kernel, stat.pswpin, stat.shmem), (None, None, 0));
+        assert_eq!(stat.file_mapped, 0);
     }
 
     #[test]
@@ -240,7 +200,6 @@ mod tests {
         let error = MemoryStat::parse(b"anon 1\nfile -2\n").unwrap_err();
         assert_eq!((error.line, error.found.as_str()), (2, "file -2"));
         assert!(MemoryStat::parse(b"anon\n").is_err());
-        assert!(MemoryStat::parse(b"kernel x\n").is_err());
     }
 
     #[test]
@@ -248,15 +207,8 @@ mod tests {
         let events =
             MemoryEvents::parse(b"low 1\nhigh 2\nmax 3\noom 4\noom_kill 5\noom_group_kill 6\n")
                 .unwrap();
-        let expected = MemoryEvents {
-            low: 1,
-            high: 2,
-            max: 3,
-            oom: 4,
-            oom_kill: 5,
-        };
-        assert_eq!(events, expected);
-        assert!(MemoryEvents::parse(b"low x\n").is_err());
+        assert_eq!(events, MemoryEvents { high: 2, max: 3 });
+        assert!(MemoryEvents::parse(b"high x\n").is_err());
         assert!(MemoryEvents::parse(b"").is_err());
     }
 }

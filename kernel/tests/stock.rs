@@ -31,10 +31,7 @@ fn memory_of_a_tenant() {
         let stat = c.memory_stat().unwrap();
         assert_eq!((stat.anon, stat.file), (0, 68_157_440), "{kernel}");
         assert_eq!((stat.inactive_file, stat.active_file), (68_157_440, 0));
-        assert_eq!(stat.kernel, Some(389_120));
         assert_eq!(stat.slab_reclaimable, 385_392);
-        assert!(stat.pgfault >= 516 && stat.pgscan == 0);
-        assert_eq!((stat.pgsteal_proactive, stat.pswpin), (None, None));
         assert_eq!(StatFdCache::open(c).unwrap().memory_stat().unwrap(), stat);
 
         assert!(c.memory_current().unwrap() > stat.file);
@@ -76,8 +73,6 @@ fn io_of_a_tenant() {
             wbytes: 8 << 20,
             rios: io.rios,
             wios: 2049,
-            dbytes: 0,
-            dios: 0,
             cost_usage: io.cost_usage,
         };
         assert_eq!(io, expected);
@@ -97,10 +92,7 @@ fn the_root() {
     for kernel in ["linux-6.1", "linux-6.12"] {
         let fs = CgroupFs::open_fixture(&fixture(kernel).join("root"), true).unwrap();
         let stat = fs.root().memory_stat().unwrap();
-        assert!(
-            stat.file >= 68_157_440 && stat.shmem > 0,
-            "{kernel}: {stat:?}"
-        );
+        assert!(stat.file >= 68_157_440, "{kernel}: {stat:?}");
         let io = fs.root().io_stat().unwrap();
         assert_eq!((io.len(), io[0].0, io[0].1.wios), (1, DISK, 10));
         assert!(fs.root().cpu_usage_usec().unwrap() > 0);
@@ -119,12 +111,10 @@ fn the_machine() {
         let proc = ProcFs::open(&fixture(kernel).join("proc")).unwrap();
         let memory = proc.meminfo().unwrap();
         assert_eq!(memory.mem_total, total * 1024, "{kernel}");
-        assert!(memory.inactive_file >= 68_157_440 && memory.swap_total == 0);
+        assert_eq!(memory.swap_total, 0);
         let vmstat = proc.vmstat().unwrap();
         assert_eq!(vmstat.nr_free_pages, free);
-        assert_eq!((vmstat.pgscan_kswapd, vmstat.allocstall), (0, 0));
         assert!(vmstat.nr_inactive_file >= 68_157_440 / 4096);
-        assert!(vmstat.nr_dirty_threshold > vmstat.nr_dirty_background_threshold);
         let zones = proc.zoneinfo().unwrap();
         let names: Vec<_> = zones.zones.iter().map(|zone| zone.name.as_str()).collect();
         assert_eq!(names, ["DMA", "DMA32"]);

@@ -79,8 +79,8 @@ fn memory_files() {
         Cgroup::memory_high,
     );
     case("memory.max", "9\n", &limit, b"\0", Cgroup::memory_max);
-    case("memory.events", "low 1\n", &1, b"low", |c| {
-        Ok(c.memory_events()?.low)
+    case("memory.events", "max 1\n", &1, b"max", |c| {
+        Ok(c.memory_events()?.max)
     });
     case("memory.events.local", "high 1\n", &1, b"high", |c| {
         Ok(c.memory_events_local()?.high)
