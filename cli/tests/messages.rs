@@ -80,14 +80,6 @@ fn an_image_that_is_not_there_is_named_with_what_to_do() {
 }
 
 #[test]
-fn serve_without_arguments_names_both_that_it_takes() {
-    refuses(
-        &["cache", "serve"],
-        &["<IMAGE|--config <FILE>|--example-config>"],
-    );
-}
-
-#[test]
 fn a_configuration_that_serves_nothing_is_warned_of() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("cache.toml");
@@ -153,33 +145,4 @@ fn a_hosts_configuration_is_checked_and_nothing_is_started() {
     std::fs::create_dir(&state).unwrap();
     said(&["host", "reset", "--directory", directory]);
     assert_eq!(state.read_dir().unwrap().count(), 0);
-}
-
-#[test]
-fn help_says_numbers_in_plain_words() {
-    for args in [
-        &["guest", "--help"][..],
-        &["explain", "--help"],
-        &["record", "--help"],
-    ] {
-        let (_, _, help) = said(args);
-        assert!(!help.contains("so many"), "{args:?}: {help}");
-    }
-}
-
-/// What is copied from a help has the line ends that it was written with: wider lines are wrapped.
-#[test]
-fn examples_of_a_help_are_as_wide_as_a_help_at_most() {
-    fn check(command: &clap::Command) {
-        let examples = command.get_after_long_help().map(ToString::to_string);
-        for line in examples.iter().flat_map(|text| text.lines()) {
-            assert!(
-                line.chars().count() <= 100,
-                "{}: {line}",
-                command.get_name()
-            );
-        }
-        command.get_subcommands().for_each(check);
-    }
-    check(&justitia::definition());
 }

@@ -37,15 +37,3 @@ pub(super) fn paragraph(mark: &str, text: &str) -> String {
     out.push('\n');
     out
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_not_too_long() {
-        let text = paragraph("no", &"word ".repeat(100));
-        assert!(text.lines().count() > 4 && text.lines().all(|l| l.len() <= WIDTH));
-        assert!(text.starts_with("  no  word") && text.contains("\n      word"));
-    }
-}
