@@ -53,7 +53,7 @@ fn limited(dir: &Path) -> (KnobStore, Cgroup, std::path::PathBuf) {
     std::fs::create_dir_all(dir.join("cgroup/a")).unwrap();
     std::fs::write(&max, FREE).unwrap();
     std::fs::write(dir.join("cgroup/a/memory.low"), "0\n").unwrap();
-    let fs = CgroupFs::open_fixture(&dir.join("cgroup"), true).unwrap();
+    let fs = CgroupFs::open_fixture(&dir.join("cgroup")).unwrap();
     let cgroup = Cgroup::open_at(&fs, Path::new("a")).unwrap();
     let (mut store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
     assert_eq!(
@@ -143,7 +143,7 @@ fn without_file_descriptors_no_start_or_reset_forgets_a_limit() {
         drop(store);
         std::fs::write(state.join("ledger"), journal).unwrap();
         std::fs::write(&max, "100").unwrap();
-        let fs = CgroupFs::open_fixture(&dir.path().join("cgroup"), true).unwrap();
+        let fs = CgroupFs::open_fixture(&dir.path().join("cgroup")).unwrap();
         let mut tries = 0;
         while read(&max) != FREE {
             assert!(
@@ -216,7 +216,7 @@ fn without_file_descriptors_a_weight_stays_and_a_new_cgroup_is_found_later() {
         }
     };
     make("a", 300);
-    let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+    let fs = CgroupFs::open_fixture(dir.path()).unwrap();
     let mut tree = CgroupTree::new(&fs, false, MemorySampler::new);
     let now = std::time::Instant::now();
     let weights = |tree: &CgroupTree| {
@@ -261,7 +261,7 @@ fn without_file_descriptors_a_minimum_of_an_operator_is_read_again() {
         ] {
             std::fs::write(path.join(file), text).unwrap();
         }
-        let fs = CgroupFs::open_fixture(&dir.path().join("cgroup"), true).unwrap();
+        let fs = CgroupFs::open_fixture(&dir.path().join("cgroup")).unwrap();
         let mut tree = CgroupTree::new(&fs, false, MemorySampler::new);
         let now = std::time::Instant::now();
         tree.rescan(&[], now, &mut Changes::default());
@@ -298,7 +298,7 @@ fn without_file_descriptors_nothing_is_known_of_pressure() {
     std::fs::create_dir(&path).unwrap();
     let line = |kind| format!("{kind} avg10=0.00 avg60=0.00 avg300=0.00 total=0\n");
     std::fs::write(path.join("memory.pressure"), line("some") + &line("full")).unwrap();
-    let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+    let fs = CgroupFs::open_fixture(dir.path()).unwrap();
     let mut pressure = Pressure {
         cgroup: Cgroup::open_at(&fs, Path::new("a")).unwrap(),
         full_avg10_max: 60.0,

@@ -43,7 +43,7 @@ struct Fixture(CgroupTree<()>);
 
 impl Fixture {
     fn of(root: &Path, rules: &[Rule]) -> Self {
-        let fs = CgroupFs::open_fixture(root, true).unwrap();
+        let fs = CgroupFs::open_fixture(root).unwrap();
         let mut cgroups = CgroupTree::new(&fs, false, |_| ());
         cgroups.rescan(rules, Instant::now(), &mut Changes::default());
         Self(cgroups)
@@ -112,7 +112,7 @@ fn the_weight_that_was_set_counts_in_either_file() {
         let path = dir.path().join("a");
         cgroup(&path, 0, io);
         write(path.join("io.bfq.weight"), format!("{bfq}\n")).unwrap();
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path()).unwrap();
         let mut cgroups = CgroupTree::new(&fs, scheduled, |_| ());
         cgroups.rescan(&[], Instant::now(), &mut Changes::default());
         let found = Fixture(cgroups).node("a").weight;
@@ -380,7 +380,7 @@ fn a_cgroup_that_was_left_out_is_tracked_or_forgotten_when_one_is_removed() {
             for child in [&path, &path.join("x"), &path.join("y")] {
                 cgroup(child, 0, 100);
             }
-            let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+            let fs = CgroupFs::open_fixture(dir.path()).unwrap();
             let mut seen = Fixture(CgroupTree::new(&fs, false, |_| ()));
             seen.0.quota = CgroupQuota::with_total(total);
             seen.0.rescan(&[], Instant::now(), &mut Changes::default());
@@ -412,7 +412,7 @@ fn a_directory_is_not_listed_for_each_cgroup_that_is_removed() {
     for n in 0..3 * TOTAL {
         cgroup(&path(n), 0, 100);
     }
-    let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+    let fs = CgroupFs::open_fixture(dir.path()).unwrap();
     let mut seen = Fixture(CgroupTree::new(&fs, false, |_| ()));
     seen.0.quota = CgroupQuota::with_total(TOTAL);
     seen.0.rescan(&[], Instant::now(), &mut Changes::default());

@@ -264,7 +264,7 @@ mod tests {
     fn tree(file: &str, text: &[u8]) -> (tempfile::TempDir, Cgroup) {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(file), text).unwrap();
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path()).unwrap();
         (dir, fs.root().clone())
     }
 

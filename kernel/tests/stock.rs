@@ -25,7 +25,7 @@ fn fixture(path: &str) -> PathBuf {
 fn memory_of_a_tenant() {
     for kernel in ["linux-6.1", "linux-6.12"] {
         let dir = fixture(kernel).join("tenant");
-        let fs = CgroupFs::open_fixture(&dir, true).unwrap();
+        let fs = CgroupFs::open_fixture(&dir).unwrap();
         let c = fs.root();
 
         let stat = c.memory_stat().unwrap();
@@ -41,7 +41,7 @@ fn memory_of_a_tenant() {
 #[test]
 fn limits_pressure_and_controllers_of_a_tenant() {
     for kernel in ["linux-6.1", "linux-6.12"] {
-        let fs = CgroupFs::open_fixture(&fixture(kernel).join("tenant"), true).unwrap();
+        let fs = CgroupFs::open_fixture(&fixture(kernel).join("tenant")).unwrap();
         let c = fs.root();
 
         assert_eq!(c.memory_low().unwrap(), Limit::Bytes(0), "{kernel}");
@@ -61,7 +61,7 @@ fn limits_pressure_and_controllers_of_a_tenant() {
 #[test]
 fn io_of_a_tenant() {
     for kernel in ["linux-6.1", "linux-6.12"] {
-        let fs = CgroupFs::open_fixture(&fixture(kernel).join("tenant"), true).unwrap();
+        let fs = CgroupFs::open_fixture(&fixture(kernel).join("tenant")).unwrap();
         let c = fs.root();
 
         let [(device, io)] = c.io_stat().unwrap()[..] else {
@@ -90,7 +90,7 @@ fn io_of_a_tenant() {
 #[test]
 fn the_root() {
     for kernel in ["linux-6.1", "linux-6.12"] {
-        let fs = CgroupFs::open_fixture(&fixture(kernel).join("root"), true).unwrap();
+        let fs = CgroupFs::open_fixture(&fixture(kernel).join("root")).unwrap();
         let stat = fs.root().memory_stat().unwrap();
         assert!(stat.file >= 68_157_440, "{kernel}: {stat:?}");
         let io = fs.root().io_stat().unwrap();

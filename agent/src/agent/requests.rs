@@ -206,7 +206,7 @@ mod tests {
                 std::fs::write(root.join(name).join(file), text).unwrap();
             }
         }
-        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let fs = CgroupFs::open_fixture(&root).unwrap();
         let store = acts.then(|| KnobStore::open(&fs, &dir.join("state")).unwrap().0);
         let features = ReclaimFeatures::default();
         let app_io = AppIoMonitor::unavailable("a test");

@@ -29,7 +29,7 @@ fn observer_with(dir: &std::path::Path, config: Config) -> Agent {
     std::fs::create_dir(&path).unwrap();
     std::fs::write(path.join("cgroup.controllers"), "memory\n").unwrap();
     std::fs::write(path.join("memory.stat"), "file 4096\n").unwrap();
-    let fs = CgroupFs::open_fixture(dir, true).unwrap();
+    let fs = CgroupFs::open_fixture(dir).unwrap();
     let (features, app_io) = (
         ReclaimFeatures::default(),
         AppIoMonitor::unavailable("a test"),

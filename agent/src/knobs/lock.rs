@@ -184,7 +184,7 @@ mod tests {
 
     /// As [`super::lock`], of cgroups that are not there.
     fn lock(state: &Path) -> Result<File, KnobStoreError> {
-        let fs = CgroupFs::open_fixture(state.parent().unwrap(), true).unwrap();
+        let fs = CgroupFs::open_fixture(state.parent().unwrap()).unwrap();
         super::lock(&fs, state)
     }
 

@@ -143,7 +143,7 @@ mod tests {
         let root = dir.join("cgroup");
         std::fs::create_dir_all(root.join("a")).unwrap();
         std::fs::write(root.join("a/memory.low"), "1000\n").unwrap();
-        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let fs = CgroupFs::open_fixture(&root).unwrap();
         let (store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
         (store, Cgroup::open_at(&fs, Path::new("a")).unwrap())
     }

@@ -356,7 +356,7 @@ mod tests {
             let root = dir.path().join("cgroup");
             std::fs::create_dir_all(root.join("a")).unwrap();
             std::fs::write(root.join("a/memory.low"), "1\n").unwrap();
-            let fs = CgroupFs::open_fixture(&root, true).unwrap();
+            let fs = CgroupFs::open_fixture(&root).unwrap();
             let (mut store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
             let cgroup = Cgroup::open_at(&fs, Path::new("a")).unwrap();
             store.set(&cgroup, KNOB, "5").unwrap();

@@ -358,7 +358,7 @@ mod tests {
         let root = dir.join("cgroup");
         std::fs::create_dir(&root).unwrap();
         std::fs::write(root.join(KNOB.file()), value).unwrap();
-        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let fs = CgroupFs::open_fixture(&root).unwrap();
         let (mut store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
         // As the kernel's files, and unlike others, it holds what was written last.
         store.write_knob = |cgroup, knob, value| {

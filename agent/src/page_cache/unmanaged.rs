@@ -245,7 +245,7 @@ mod tests {
 
     fn unmanaged(now: Instant) -> Unmanaged {
         let dir = tempfile::tempdir().unwrap();
-        let root = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let root = CgroupFs::open_fixture(dir.path()).unwrap();
         Unmanaged::new(root.root().clone(), &ReclaimFeatures::default(), now)
     }
 

@@ -34,7 +34,7 @@ fn agent(root: &std::path::Path) -> Agent {
 fn agent_with(root: &std::path::Path, store: Option<KnobStore>) -> Agent {
     std::fs::create_dir_all(root.join("a")).unwrap();
     std::fs::write(root.join("a/cgroup.controllers"), "memory\n").unwrap();
-    let fs = CgroupFs::open_fixture(root, true).unwrap();
+    let fs = CgroupFs::open_fixture(root).unwrap();
     let config = Config {
         cpu_budget: 5.0,
         ..Config::default()
@@ -155,7 +155,7 @@ fn an_error_restores_every_knob_before_the_end() {
     let low = root.join("a/memory.low");
     std::fs::create_dir_all(root.join("a")).unwrap();
     std::fs::write(&low, "1000\n").unwrap();
-    let fs = CgroupFs::open_fixture(&root, true).unwrap();
+    let fs = CgroupFs::open_fixture(&root).unwrap();
     let a = Cgroup::open_at(&fs, "a".as_ref()).unwrap();
     let (mut store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
     store.set(&a, Knob::MemoryLow, "5000").unwrap();
@@ -204,7 +204,7 @@ impl Reloaded {
                 std::fs::write(root.join(cgroup).join(file), text).unwrap();
             }
         }
-        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let fs = CgroupFs::open_fixture(&root).unwrap();
         let (store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
         let mut agent = agent_with(&root, Some(store));
         for cgroup in ["a", "b"] {

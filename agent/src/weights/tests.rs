@@ -30,7 +30,7 @@ impl Host {
         for (file, value) in files {
             std::fs::write(unit.join(file), value).unwrap();
         }
-        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let fs = CgroupFs::open_fixture(&root).unwrap();
         let (store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
         let mut host = Self {
             dir,
@@ -71,7 +71,7 @@ impl Host {
     }
 
     fn see_anew(&mut self) {
-        let fs = CgroupFs::open_fixture(&self.path(""), true).unwrap();
+        let fs = CgroupFs::open_fixture(&self.path("")).unwrap();
         self.cgroups = CgroupTree::new(&fs, false, MemorySampler::new);
     }
 

@@ -36,7 +36,7 @@ impl Tree {
             std::fs::create_dir_all(root.join(name)).unwrap();
             std::fs::write(root.join(name).join("memory.low"), "1000\n").unwrap();
         }
-        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let fs = CgroupFs::open_fixture(&root).unwrap();
         Self { dir, fs }
     }
 

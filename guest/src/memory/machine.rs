@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn this_machine() {
         let dir = tempfile::tempdir().unwrap();
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path()).unwrap();
         let mut kernel = Kernel::new(fs, Vec::new()).unwrap();
         let found = kernel.read().unwrap();
         assert!(found.total > 0 && found.free <= found.total && found.file <= found.total);
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_kernel_without_swappiness_is_asked_without_it() {
         let dir = tempfile::tempdir().unwrap();
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path()).unwrap();
         let mut kernel = Kernel::new(fs, Vec::new()).unwrap();
         assert!(kernel.reclaim(4096).unwrap_err().is_missing());
         assert_eq!(kernel.takes_swappiness, None);

@@ -133,7 +133,7 @@ mod tests {
                 fs::write(path.join(file), format!("{text}\n")).unwrap();
             }
         }
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path()).unwrap();
         (dir, fs)
     }
 

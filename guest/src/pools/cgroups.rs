@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn told(root: &Path) -> Vec<(String, u64, u64)> {
-        let fs = CgroupFs::open_fixture(root, true).unwrap();
+        let fs = CgroupFs::open_fixture(root).unwrap();
         let tenants = Tenants::new(Cgroups::new(&fs, &[]).tenants());
         let told = tenants.list().iter();
         told.map(|of| (of.name.to_string(), of.weight, of.file / MIB))

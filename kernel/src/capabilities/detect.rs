@@ -213,7 +213,7 @@ impl Hierarchy {
         let fs = if paths.verify_cgroup2 {
             CgroupFs::open(&mount.path)?
         } else {
-            CgroupFs::open_fixture(&mount.path, mount.recursiveprot)?
+            CgroupFs::open_fixture(&mount.path)?
         };
         Ok(Self {
             available: fs.root().controllers(),

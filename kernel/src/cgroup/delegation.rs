@@ -230,7 +230,7 @@ mod tests {
         let low = cgroup.join("memory.low");
         std::fs::create_dir(&cgroup).unwrap();
         std::fs::write(&low, "0\n").unwrap();
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path()).unwrap();
         let a = fs.root().child("a".as_ref()).unwrap();
         let mode = |path, bits| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(bits)).unwrap();
@@ -264,7 +264,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         std::fs::create_dir(&path).unwrap();
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path()).unwrap();
         let a = fs.root().child("a".as_ref()).unwrap();
         std::fs::write(
             path.join("cgroup.procs"),
@@ -297,7 +297,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
         std::fs::create_dir_all(dir.path().join("c")).unwrap();
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path()).unwrap();
         assert!(fs.marks().is_empty());
         let inner = Cgroup::open_at(&fs, "a/b".as_ref()).unwrap();
         if inner.set_mark("x", b"1").is_err() {

@@ -175,7 +175,6 @@ pub(super) struct Hierarchy {
     pub(super) mount_point: PathBuf,
     /// The device number of the mount.
     pub(super) device: u64,
-    pub(super) recursiveprot: bool,
     pub(super) nsdelegate: bool,
     /// The directory of the sysctls `vm.*`.
     pub(super) vm_sysctls: String,

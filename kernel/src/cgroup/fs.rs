@@ -37,12 +37,9 @@ impl CgroupFs {
             .f_type;
         // linux/magic.h: CGROUP2_SUPER_MAGIC
         if u64::try_from(magic) == Ok(0x6367_7270) {
-            let options = options(path);
-            let has =
-                |option: fn(&mount::CgroupMount) -> bool| options.as_ref().is_some_and(option);
-            let (recursiveprot, nsdelegate) = (has(|m| m.recursiveprot), has(|m| m.nsdelegate));
+            let nsdelegate = options(path).is_some_and(|mount| mount.nsdelegate);
             let system = (VM_SYSCTLS, Path::new("/"));
-            Self::from_directory(directory, path, recursiveprot, nsdelegate, system)
+            Self::from_directory(directory, path, nsdelegate, system)
         } else {
             Err(Error::NotCgroup2 {
                 path: path.to_owned(),
@@ -67,21 +64,14 @@ impl CgroupFs {
     ///
     /// # Errors
     /// When the directory cannot be opened.
-    pub fn open_fixture(path: &Path, recursiveprot: bool) -> Result<Self> {
+    pub fn open_fixture(path: &Path) -> Result<Self> {
         let vm = path.to_string_lossy();
-        Self::from_directory(
-            open_directory(path)?,
-            path,
-            recursiveprot,
-            true,
-            (&vm, path),
-        )
+        Self::from_directory(open_directory(path)?, path, true, (&vm, path))
     }
 
     fn from_directory(
         directory: OwnedFd,
         path: &Path,
-        recursiveprot: bool,
         nsdelegate: bool,
         (vm_sysctls, system_root): (&str, &Path),
     ) -> Result<Self> {
@@ -89,7 +79,6 @@ impl CgroupFs {
         let hierarchy = Arc::new(Hierarchy {
             mount_point: path.to_owned(),
             device,
-            recursiveprot,
             nsdelegate,
             vm_sysctls: vm_sysctls.to_owned(),
             system_root: system_root.to_owned(),
@@ -116,13 +105,6 @@ impl CgroupFs {
     #[must_use]
     pub fn system_root(&self) -> &Path {
         &self.root.hierarchy().system_root
-    }
-
-    /// Whether protection counts for a subtree as a whole (mount option `memory_recursiveprot`):
-    /// without it every level down to the tenant needs its own `memory.low`.
-    #[must_use]
-    pub fn recursiveprot(&self) -> bool {
-        self.root.hierarchy().recursiveprot
     }
 }
 
@@ -215,7 +197,7 @@ mod tests {
     #[test]
     fn a_hierarchy_is_locked_once_and_one_without_the_file_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let open = || CgroupFs::open_fixture(dir.path()).unwrap();
         assert!(open().lock().unwrap().is_none());
         std::fs::write(dir.path().join(FILE), "").unwrap();
         let held = open().lock().unwrap();

@@ -190,10 +190,7 @@ mod tests {
     fn tree() -> (tempfile::TempDir, Cgroup, Cgroup) {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
-        let root = CgroupFs::open_fixture(dir.path(), true)
-            .unwrap()
-            .root()
-            .clone();
+        let root = CgroupFs::open_fixture(dir.path()).unwrap().root().clone();
         let a = root.child("a".as_ref()).unwrap();
         (dir, root, a)
     }
@@ -254,7 +251,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         std::fs::create_dir(&path).unwrap();
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path()).unwrap();
         let a = fs.root().child("a".as_ref()).unwrap();
         std::fs::write(path.join("cpu.stat"), "usage_usec 0\n").unwrap();
         StatFlusher::open(&a, Some(KernelVersion::new(6, 12)))

@@ -15,7 +15,7 @@ use crate::psi::PsiResource;
 fn tree() -> (TempDir, CgroupFs) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(dir.path().join("a.slice/b")).unwrap();
-    let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+    let fs = CgroupFs::open_fixture(dir.path()).unwrap();
     (dir, fs)
 }
 

@@ -8,7 +8,7 @@ use crate::cgroup::CgroupFs;
 
 fn setup() -> (tempfile::TempDir, Cgroup, TreeWatcher) {
     let dir = tempfile::tempdir().unwrap();
-    let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+    let fs = CgroupFs::open_fixture(dir.path()).unwrap();
     let mut watcher = TreeWatcher::new().unwrap();
     watcher.add(fs.root()).unwrap();
     (dir, fs.root().clone(), watcher)
@@ -27,7 +27,7 @@ fn created_and_removed_children_are_reported() {
     assert_eq!(watcher.drain().unwrap(), [created]);
     let child = root.child(name).unwrap();
     watcher.add(&child).unwrap();
-    assert_eq!(watcher.len(), 2);
+    assert_eq!(watcher.watches.len(), 2);
     std::fs::remove_dir(dir.path().join(name)).unwrap();
     let removed = WatchEvent::CgroupRemoved {
         parent: root.id(),
@@ -35,7 +35,7 @@ fn created_and_removed_children_are_reported() {
         id: Some(child.id()),
     };
     assert_eq!(watcher.drain().unwrap(), [removed]);
-    assert_eq!(watcher.len(), 1);
+    assert_eq!(watcher.watches.len(), 1);
     assert!(watcher.by_name.is_empty());
 }
 
@@ -66,7 +66,7 @@ fn writes_and_population() {
     crate::knob::write_raw(&a, crate::knob::Knob::MemoryLow, "8192").unwrap();
     assert_eq!(watcher.drain().unwrap(), []);
     watcher.remove(a.id());
-    assert_eq!(watcher.len(), 1);
+    assert_eq!(watcher.watches.len(), 1);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_reused_name_replaces_its_former_holder() {
         name: name.to_owned(),
         id: None
     }));
-    assert_eq!(watcher.len(), 2);
+    assert_eq!(watcher.watches.len(), 2);
     std::fs::create_dir(dir.path().join("a/b")).unwrap();
     let created = WatchEvent::CgroupCreated {
         parent: present.id(),
@@ -104,7 +104,7 @@ fn a_removed_cgroup_cannot_be_watched() {
     std::fs::remove_dir(dir.path().join("a")).unwrap();
     let result = watcher.add(&a);
     assert!(result.is_err_and(|error| error.is_gone()));
-    assert_eq!(watcher.len(), 1);
+    assert_eq!(watcher.watches.len(), 1);
 }
 
 #[test]

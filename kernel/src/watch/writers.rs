@@ -291,7 +291,7 @@ mod tests {
         for file in ["memory.low", "memory.min"] {
             std::fs::write(dir.join("a").join(file), "0\n").unwrap();
         }
-        let fs = CgroupFs::open_fixture(dir, true).unwrap();
+        let fs = CgroupFs::open_fixture(dir).unwrap();
         let cgroup = Cgroup::open_at(&fs, Path::new("a")).unwrap();
         let mut watcher = match WriteWatcher::new() {
             Ok(watcher) => watcher,

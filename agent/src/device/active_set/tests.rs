@@ -24,7 +24,7 @@ fn cgroup(root: &Path, name: &str, controllers: &str) -> PathBuf {
 }
 
 fn tree(root: &Path) -> CgroupTree {
-    let fs = CgroupFs::open_fixture(root, true).unwrap();
+    let fs = CgroupFs::open_fixture(root).unwrap();
     let mut cgroups = CgroupTree::new(&fs, false, MemorySampler::new);
     cgroups.rescan(&[], Instant::now(), &mut Changes::default());
     cgroups

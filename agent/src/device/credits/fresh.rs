@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn only_the_last_order_counts_and_who_is_gone_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path()).unwrap();
         let cgroups: Vec<Cgroup> = ["a", "b"]
             .iter()
             .map(|name| {

@@ -166,7 +166,7 @@ mod tests {
         std::fs::create_dir(&root).unwrap();
         std::fs::write(root.join("dirty_ratio"), "20\n").unwrap();
         std::fs::write(root.join(KNOB.file()), background).unwrap();
-        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let fs = CgroupFs::open_fixture(&root).unwrap();
         let (mut store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
         // As the kernel's files, and unlike others, it holds what was written last.
         store.write_knob = |cgroup, knob, value| {

@@ -61,7 +61,7 @@ fn a_weight_of_one_device_counts_on_it() {
             std::fs::write(dir.path().join(name).join(file), text).unwrap();
         }
     }
-    let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(dir.path(), true).unwrap();
+    let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(dir.path()).unwrap();
     let mut cgroups = CgroupTree::new(&fs, false, MemorySampler::new);
     let mut changes = Changes::default();
     cgroups.rescan(&[], Instant::now(), &mut changes);
@@ -93,7 +93,7 @@ fn given_back(dir: &Path, silent: Duration) -> (Credits, KnobStore, Cgroup) {
         }
     };
     reset();
-    let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(&root, true).unwrap();
+    let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(&root).unwrap();
     let cgroup = Cgroup::open_at(&fs, Path::new("a")).unwrap();
     let (mut store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
     let mut credits = Credits::open(&Config::default(), fs.root());

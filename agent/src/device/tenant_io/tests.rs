@@ -94,7 +94,7 @@ fn tenant() -> (tempfile::TempDir, std::path::PathBuf, Cgroup) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a");
     std::fs::create_dir(&path).unwrap();
-    let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+    let fs = CgroupFs::open_fixture(dir.path()).unwrap();
     let cgroup = Cgroup::open_at(&fs, std::path::Path::new("a")).unwrap();
     (dir, path, cgroup)
 }

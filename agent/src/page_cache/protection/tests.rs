@@ -29,7 +29,7 @@ fn make(path: &Path) {
 
 /// The cgroups that are found in `dir/cgroup`, and a controller with a store that keeps its journal in `dir/state`.
 fn start(dir: &Path) -> (CgroupTree, Changes, KnobStore, ProtectionController) {
-    let fs = CgroupFs::open_fixture(&dir.join("cgroup"), true).unwrap();
+    let fs = CgroupFs::open_fixture(&dir.join("cgroup")).unwrap();
     let mut cgroups = CgroupTree::new(&fs, false, MemorySampler::new);
     let mut changes = Changes::default();
     cgroups.rescan(&[], Instant::now(), &mut changes);

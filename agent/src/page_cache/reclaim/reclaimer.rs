@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn reclaim_that_hangs_stops_no_other_and_its_threads_end_after_it() {
         let dir = tempfile::tempdir().unwrap();
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path()).unwrap();
         let request = |n: u64, name: &str| {
             let path = dir.path().join(name);
             std::fs::create_dir(&path).unwrap();

@@ -277,7 +277,7 @@ mod tests {
             let line = |kind| format!("{kind} avg10=92.00 avg60=9.00 avg300=9.00 total=9\n");
             std::fs::write(path.join("memory.pressure"), line("some") + &line("full")).unwrap();
             std::fs::write(path.join("memory.high"), "max\n").unwrap();
-            let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+            let fs = CgroupFs::open_fixture(dir.path()).unwrap();
             let fixture = Self {
                 pressure: Pressure {
                     cgroup: Cgroup::open_at(&fs, Path::new("a")).unwrap(),
@@ -320,7 +320,7 @@ mod tests {
             std::fs::write(path.join("memory.min"), min).unwrap();
             std::fs::write(path.join("memory.current"), (100 * MIB).to_string()).unwrap();
         };
-        let fs = CgroupFs::open_fixture(dir.path(), true).unwrap();
+        let fs = CgroupFs::open_fixture(dir.path()).unwrap();
         let taken = |[top, middle, leaf]: [&str; 3]| {
             set("a", top);
             set("a/b", middle);

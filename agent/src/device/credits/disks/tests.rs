@@ -43,7 +43,7 @@ impl Machine {
             std::fs::create_dir_all(root.join(name)).unwrap();
             std::fs::write(root.join(name).join(FILE), "default 100\n").unwrap();
         }
-        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let fs = CgroupFs::open_fixture(&root).unwrap();
         let open = |name: &str| Cgroup::open_at(&fs, Path::new(name)).unwrap();
         let (mut store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
         store.write_knob = a_line_is_written;

@@ -24,7 +24,7 @@ impl Fixture {
         for file in [QOS, MODEL] {
             std::fs::write(root.join(file), "").unwrap();
         }
-        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let fs = CgroupFs::open_fixture(&root).unwrap();
         let (mut store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
         store.write_knob = |cgroup, knob, value| {
             std::fs::write(cgroup.full_path().join(knob.file()), format!("{value}\n")).unwrap();

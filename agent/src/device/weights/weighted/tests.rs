@@ -50,7 +50,7 @@ impl Fixture {
             std::fs::create_dir_all(root.join(name)).unwrap();
             std::fs::write(root.join(name).join(FILE), format!("default {weight}\n")).unwrap();
         }
-        let fs = CgroupFs::open_fixture(&root, true).unwrap();
+        let fs = CgroupFs::open_fixture(&root).unwrap();
         let (mut store, _) = KnobStore::open(&fs, &dir.path().join("state")).unwrap();
         store.write_knob = a_line_is_written;
         let (mut tree, mut nodes, mut cgroups) = (Tree::new(), HashMap::new(), Vec::new());
