@@ -158,6 +158,18 @@ impl TreeWatcher {
         }
     }
 
+    /// How many cgroups are watched.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.watches.len()
+    }
+
+    /// Whether nothing is watched.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.watches.is_empty()
+    }
+
     /// The changes since the last call, oldest first; never waits. The descriptor
     /// ([`AsFd`]) is readable when there is something.
     ///

@@ -227,7 +227,7 @@ fn a_limit_that_is_written_over_ours_is_told() {
             std::fs::write(root.join(name).join(file), text).unwrap();
         }
     }
-    let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(&root, true).unwrap();
+    let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(&root).unwrap();
     let (proc, now) = (ProcFs::open(Path::new("/proc")).unwrap(), Instant::now());
     let (features, config) = (ReclaimFeatures::default(), Config::default());
     let app_io = AppIoMonitor::unavailable("a test");

@@ -273,7 +273,7 @@ fn a_disk_on_which_a_latency_is_kept_is_not_divided() {
     machine.follow(0);
     machine.correct();
     std::fs::write(machine.file("b", "cgroup.controllers"), "io memory\n").unwrap();
-    let fs = CgroupFs::open_fixture(&machine.dir.path().join("cgroup"), true).unwrap();
+    let fs = CgroupFs::open_fixture(&machine.dir.path().join("cgroup")).unwrap();
     let mut cgroups = CgroupTree::new(&fs, false, MemorySampler::new);
     let mut kept = |machine: &mut Machine, line: &str| {
         std::fs::write(machine.file("b", "io.latency"), line).unwrap();
