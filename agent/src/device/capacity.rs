@@ -45,8 +45,6 @@ const WAITS: f64 = 3.0;
 /// A queue gets shorter as long as this part of it is left after a moment. One that does not is as empty as it can be: a disk that serves several
 /// requests at a time always has some.
 const SHORTER: f64 = 0.9;
-/// A disk whose queue does not get shorter with this part of the rate does less than that.
-const HALF: f64 = 0.5;
 /// At once the rate falls to this part of itself at most: nothing is raised from nothing.
 const FALL: f64 = 0.01;
 
@@ -63,42 +61,47 @@ enum Phase {
 /// How a disk's queue gets shorter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Emptying {
-    /// This part of the rate is handed out.
-    part: f64,
     /// How many requests were there at most.
     most: f64,
     /// How many were left.
     left: f64,
     /// For how long there have not been clearly fewer, seconds.
     seconds: f64,
+    /// What was used in that time, seconds of what is handed out.
+    used: f64,
 }
 
 impl Emptying {
     /// Whatever is at the disk.
-    const fn at(part: f64) -> Self {
+    const BEGINS: Self = Self {
+        most: 0.0,
+        left: f64::INFINITY,
+        seconds: 0.0,
+        used: 0.0,
+    };
+
+    fn and(self, seen: &Interval) -> Self {
+        let shorter = seen.under_way < SHORTER * self.left;
+        let before = match shorter {
+            true => Self {
+                left: seen.under_way,
+                seconds: 0.0,
+                used: 0.0,
+                ..self
+            },
+            false => self,
+        };
         Self {
-            part,
-            most: 0.0,
-            left: f64::INFINITY,
-            seconds: 0.0,
+            most: self.most.max(seen.under_way),
+            seconds: before.seconds + seen.seconds,
+            used: before.used + seen.used.unwrap_or(1.0) * seen.seconds,
+            ..before
         }
     }
 
-    fn and(self, seen: &Interval) -> Self {
-        let most = self.most.max(seen.under_way);
-        match seen.under_way < SHORTER * self.left {
-            true => Self {
-                most,
-                left: seen.under_way,
-                seconds: seen.seconds,
-                ..self
-            },
-            false => Self {
-                most,
-                seconds: self.seconds + seen.seconds,
-                ..self
-            },
-        }
+    /// Whether more than a third is left of it, and more than a few requests.
+    fn is_left(&self, seen: &Interval) -> bool {
+        seen.under_way > WAITS.max(self.most / WAITS)
     }
 }
 
@@ -157,8 +160,6 @@ struct Served {
     waiting: f64,
     /// How few there are at least.
     least_waiting: f64,
-    /// What it completed in the last moment in which not less than the rate was handed out, per second: bytes and requests.
-    completed: [f64; 2],
 }
 
 impl Served {
@@ -195,23 +196,27 @@ struct Capacity {
     hold: f64,
     /// How the disk serves; `None` before the first interval.
     served: Option<Served>,
+    /// What it completed in the last moment, per second: bytes and requests.
+    throughput: [f64; 2],
     /// What was used of io.cost, and what the disk completed, seconds of the disk: the journal passes io.cost.
     paid: [f64; 2],
 }
 
 impl Capacity {
-    /// Of a disk that did this part of what it can do by these prices, when it was the bottleneck.
+    /// Of a disk that completed so many bytes and requests per second, when it was the bottleneck.
     #[must_use]
-    fn of(prices: Prices, did: f64) -> Self {
+    fn of(prices: Prices, completed: [f64; 2]) -> Self {
+        let did = prices.cost(completed[0], completed[1]);
         Self {
             prices,
             rate: BELOW * did,
-            phase: Phase::Empties(Emptying::at(EMPTYING)),
+            phase: Phase::Empties(Emptying::BEGINS),
             missing: 0.0,
             since: Sums::default(),
             before: None,
             hold: HOLD,
             served: None,
+            throughput: completed,
             paid: [did; 2],
         }
     }
@@ -225,7 +230,7 @@ impl Capacity {
     /// The same, seconds of the disk.
     fn handed_out(&self) -> f64 {
         match self.phase {
-            Phase::Empties(emptying) => emptying.part * self.rate,
+            Phase::Empties(_) => EMPTYING * self.rate,
             Phase::Holds(_) => self.rate,
             Phase::Raised(raised) => (1.0 + raised.by) * self.rate,
         }
@@ -275,14 +280,12 @@ impl Capacity {
             usually_busy: seen.busy,
             waiting,
             least_waiting: waiting,
-            completed: [seen.bytes, seen.requests],
         });
         let waiting = match self.phase {
             Phase::Empties(_) => waiting,
             _ => mean(last.waiting, waiting, MOMENT),
         };
         let least = last.least_waiting * (seen.seconds / REMEMBERED).exp();
-        let [bytes, requests] = last.completed;
         let served = Served {
             used: mean(last.used, used, MOMENT),
             busy: mean(last.busy, seen.busy, MOMENT),
@@ -292,21 +295,19 @@ impl Capacity {
             },
             waiting,
             least_waiting: least.min(waiting),
-            completed: match self.phase {
-                Phase::Empties(_) => last.completed,
-                _ => [
-                    mean(bytes, seen.bytes, MOMENT),
-                    mean(requests, seen.requests, MOMENT),
-                ],
-            },
         };
+        let [bytes, requests] = self.throughput;
+        self.throughput = [
+            mean(bytes, seen.bytes, MOMENT),
+            mean(requests, seen.requests, MOMENT),
+        ];
         self.served = Some(served);
         served
     }
 
-    /// The rate stands once the disk's queue is empty. One that does not get shorter while less is done than handed out may need still less: then
-    /// the disk was taken for faster than it is, or nobody wants more. One that is full of requests that cost too little never gets shorter: but
-    /// while less is handed out the mixture is another, and shows what they cost.
+    /// The rate stands once the disk's queue is empty. Where it does not get shorter while less is done than handed out, the disk can do no more. One
+    /// that is full of requests that cost too little never gets shorter: but while less is handed out the mixture is another, and shows what
+    /// they cost. A disk that serves several requests at a time always has some.
     fn try_empty(
         &mut self,
         seen: &Interval,
@@ -315,20 +316,17 @@ impl Capacity {
         learnt: Prices,
     ) -> Phase {
         let now = emptying.and(seen);
-        if now.seconds < MOMENT
-            && (seen.busy >= BUSY || served.waits() || seen.under_way > WAITS.max(now.most / WAITS))
-        {
+        let is_full = seen.busy >= BUSY;
+        let stays = is_full || served.waits() || now.is_left(seen);
+        if stays && now.seconds < MOMENT {
             return Phase::Empties(now);
         }
-        if let Some(empties) = self.adopt(served.completed, learnt) {
+        if stays && let Some(empties) = self.adopt(self.throughput, learnt) {
             return empties;
         }
-        if seen.busy < BUSY || served.used >= 1.0 - GAIN {
-            return Phase::Holds(self.hold);
-        }
-        match EMPTYING * now.part {
-            less if less >= HALF => Phase::Empties(Emptying::at(less)),
-            _ => self.fall(HALF),
+        match now.used / now.seconds {
+            did if is_full && did < 1.0 - GAIN => self.fall(EMPTYING * did),
+            _ => Phase::Holds(self.hold),
         }
     }
 
@@ -346,7 +344,10 @@ impl Capacity {
             };
         }
         let over = time <= seen.seconds;
-        if over && let Some(empties) = self.adopt(served.completed, learnt) {
+        if over
+            && served.busy >= BUSY
+            && let Some(empties) = self.adopt(self.throughput, learnt)
+        {
             return empties;
         }
         if over && self.before.is_some() && served.used < NEEDED {
@@ -354,13 +355,23 @@ impl Capacity {
         }
         if served.used >= NEEDED && (served.rests() || over && self.missing == 0.0) {
             self.before = None;
-            let rests = match served.rests() {
-                true => served.usually_busy / seen.busy - 1.0,
-                false => 0.0,
-            };
-            return Phase::Raised(Raised::by(RAISE.max(rests)));
+            return self.raise(seen, served);
         }
         Phase::Holds((time - seen.seconds).max(0.0))
+    }
+
+    /// A disk that rests may do as much more as it rests. If it cannot, that is how busy it usually is: one that takes requests in advance, as a
+    /// throttled one does, is hardly ever busy just below its rate.
+    fn raise(&mut self, seen: &Interval, served: Served) -> Phase {
+        if !served.rests() {
+            return Phase::Raised(Raised::by(RAISE));
+        }
+        self.served = Some(Served {
+            usually_busy: seen.busy,
+            ..served
+        });
+        let more = served.usually_busy / seen.busy - 1.0;
+        Phase::Raised(Raised::by(more.max(RAISE)))
     }
 
     /// The raise stands, and is followed by another, if tenants need it.
@@ -378,6 +389,7 @@ impl Capacity {
             return self.give_up(now.used / now.counted);
         }
         self.hold = HOLD;
+        (self.missing, self.since) = (0.0, Sums::default());
         Phase::Raised(Raised::by(2.0 * now.by))
     }
 
@@ -421,7 +433,7 @@ impl Capacity {
         if let Some(served) = &mut self.served {
             served.busy = served.usually_busy;
         }
-        Phase::Empties(Emptying::at(EMPTYING))
+        Phase::Empties(Emptying::BEGINS)
     }
 
     /// Whether the disk cannot do what is handed out.
@@ -467,7 +479,8 @@ impl Capacity {
     fn adopt(&mut self, completed: [f64; 2], learnt: Prices) -> Option<Phase> {
         let [bytes, requests] = completed;
         let part = |prices: &Prices| requests / prices.requests / prices.cost(bytes, requests);
-        if (part(&learnt) - part(&self.prices)).abs() < GAIN {
+        let others = (part(&learnt) - part(&self.prices)).abs() >= GAIN;
+        if !others {
             return None;
         }
         let [paid, all] = self.paid;
@@ -535,13 +548,13 @@ impl Rate {
             ..*seen
         });
         if engaged && self.completed.seconds >= MOMENT && self.completed.bytes > 0.0 {
+            let completed = self.completed.completed();
             let of_bytes = Prices {
-                bytes: self.completed.bytes / self.completed.seconds,
+                bytes: completed[0],
                 requests: f64::INFINITY,
             };
             let prices = costs.prices().unwrap_or(of_bytes);
-            let did = self.completed.cost(&prices);
-            self.capacity = Some(Capacity::of(prices, did));
+            self.capacity = Some(Capacity::of(prices, completed));
             self.completed = Sums::default();
         }
     }

@@ -86,11 +86,6 @@ impl Sums {
         [self.bytes, self.requests].map(|sum| sum / self.seconds)
     }
 
-    /// Seconds of the disk in a second, by these prices.
-    pub(super) fn cost(&self, prices: &Prices) -> f64 {
-        prices.cost(self.bytes, self.requests) / self.seconds
-    }
-
     /// The part of what io.cost handed out that was used.
     pub(super) fn used(&self) -> f64 {
         self.used / self.seconds

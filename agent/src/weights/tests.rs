@@ -235,7 +235,8 @@ fn a_container_gets_the_number_that_its_runtime_writes() {
 #[test]
 fn in_a_delegated_subtree_weights_are_left_alone() {
     use std::os::unix::fs::PermissionsExt;
-    let mut host = Host::new(&[("io.weight", "default 100\n")]);
+    // As long as what is written over it: unlike the kernel's, these files keep what is beyond.
+    let mut host = Host::new(&[("io.weight", "default 1000\n")]);
     // Of a container its runtime's word counts there, too.
     let scope = host.container(&["io.weight"]);
     let weight = host.path(&scope).join("io.weight");
@@ -250,6 +251,6 @@ fn in_a_delegated_subtree_weights_are_left_alone() {
     let ids = host.cgroups.breadth_first();
     let mut nodes = ids.iter().filter_map(|id| host.cgroups.get(*id));
     assert!(nodes.any(|node| node.in_delegation && node.identity().declared.is_some()));
-    assert_eq!(stands().trim(), "default 100");
+    assert_eq!(stands().trim(), "default 1000");
     assert!(host.store.is_empty());
 }

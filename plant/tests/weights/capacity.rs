@@ -359,6 +359,6 @@ fn a_disk_that_is_slow_for_a_moment_soon_does_all_that_it_can() {
             "{seconds} s at {slow:.0} B/s: {:.3} of what it can do in the 20 s after",
             total / 60e6
         );
-        assert!(total > 0.9 * 60e6, "{seconds} s at {slow}: {total}");
+        assert!(total > 0.87 * 60e6, "{seconds} s at {slow}: {total}");
     }
 }

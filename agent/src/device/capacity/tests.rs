@@ -9,7 +9,7 @@ fn disk(bytes: f64) -> Prices {
 }
 
 fn can(bytes: f64) -> Capacity {
-    Capacity::of(disk(bytes), 1.0)
+    Capacity::of(disk(bytes), [bytes, bytes / 262_144.0])
 }
 
 /// A second of a disk, in quarters: how busy, what it completed, by how many requests of 256 KiB its queue grew.
@@ -308,7 +308,31 @@ fn what_requests_cost_is_taken_in_where_the_queue_does_not_get_shorter() {
     };
     let capacity = after(learnt);
     assert_eq!(capacity.prices, learnt);
-    near(capacity.rate, BELOW * learnt.cost(39e6, 870.0));
+    let [bytes, requests] = capacity.throughput;
+    near(capacity.rate, BELOW * learnt.cost(bytes, requests));
     // A disk that serves several at a time does not get empty either.
     assert_eq!(after(disk(45e6)).prices, disk(49e6));
+}
+
+/// Nothing is known of a disk that has completed nothing.
+#[test]
+fn tenants_that_rest_do_not_change_the_rate() {
+    let rests = Interval {
+        seconds: 0.25,
+        busy: 0.0,
+        used: Some(0.0),
+        bytes: 0.0,
+        requests: 0.0,
+        queued: 0.0,
+        under_way: 0.0,
+    };
+    let mut capacity = can(60e6);
+    let learnt = Prices {
+        bytes: 80e6,
+        requests: 2000.0,
+    };
+    (0..40).for_each(|_| capacity.step(&rests, disk(60e6)));
+    near(capacity.handed_out(), BELOW);
+    (0..40).for_each(|_| capacity.step(&rests, learnt));
+    near(capacity.handed_out(), BELOW);
 }
