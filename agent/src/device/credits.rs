@@ -32,8 +32,8 @@ use super::ours::{ours_to_write, told};
 use super::rooms::{Writer, plan_rooms};
 use super::tenant_io::TenantIo;
 use crate::config::Config;
-use crate::knobs::KnobStore;
 use crate::knobs::watchdog::Watchdog;
+use crate::knobs::{KnobStore, RestoreOutcome};
 use crate::monitor::Monitor;
 use crate::page_cache::CgroupTree;
 
@@ -429,18 +429,29 @@ impl Credits {
         let engaged = self.watchdog.watches() && self.engaged();
         self.writers
             .retain(|_, (at, _)| engaged && now - *at < WRITER);
-        if self.highs.is_empty() {
-            return;
-        }
         let writers: HashSet<CgroupId> = self
             .writers
             .keys()
             .filter(|id| store.may_write(**id, Knob::MemoryHigh))
             .copied()
             .collect();
-        for id in over(&self.highs, &writers) {
-            store.restore(id, Knob::MemoryHigh);
-            self.note_high(id, None, ALONE.to_owned());
+        for id in over(self.held(store), &writers) {
+            self.take_room(store, id, ALONE);
+        }
+    }
+
+    /// Whose `memory.high` is ours: with a room, or with the kernel's default where its operator had us take it.
+    fn held(&self, store: &KnobStore) -> HashSet<CgroupId> {
+        let held = store.owned();
+        let held = held.filter(|(_, knob, ..)| *knob == Knob::MemoryHigh);
+        let held = held.map(|(id, ..)| id);
+        held.chain(self.highs.keys().copied()).collect()
+    }
+
+    fn take_room(&mut self, store: &mut KnobStore, id: CgroupId, why: &str) {
+        let back = store.restore(id, Knob::MemoryHigh);
+        if back == Some(RestoreOutcome::Restored) || self.highs.contains_key(&id) {
+            self.note_high(id, None, why.to_owned());
         }
     }
 
@@ -537,9 +548,8 @@ impl Credits {
         for disk in &mut self.disks {
             self.moved.extend(disk.let_go(Some(store), &why));
         }
-        for id in std::mem::take(&mut self.highs).into_keys() {
-            store.restore(id, Knob::MemoryHigh);
-            self.note_high(id, None, why.clone());
+        for id in self.held(store) {
+            self.take_room(store, id, &why);
         }
         self.writers.clear();
         self.users.reset();
@@ -567,11 +577,8 @@ fn held_up(took: Duration) -> Option<String> {
     })
 }
 
-/// Tenants that have a room, but are no writers that contend, or the only one.
-fn over(highs: &HashMap<CgroupId, u64>, writers: &HashSet<CgroupId>) -> Vec<CgroupId> {
-    highs
-        .keys()
-        .filter(|id| writers.len() < 2 || !writers.contains(id))
-        .copied()
-        .collect()
+/// Those of `held` that are no writers that contend, or the only one.
+fn over(mut held: HashSet<CgroupId>, writers: &HashSet<CgroupId>) -> HashSet<CgroupId> {
+    held.retain(|id| writers.len() < 2 || !writers.contains(id));
+    held
 }

@@ -23,13 +23,12 @@ const LINE: Knob = Knob::IoWeightOn(DISK);
 #[test]
 fn room_is_for_two_writers_or_more() {
     let [a, b, c] = [1, 2, 3].map(CgroupId);
-    let highs = HashMap::from([(a, 4096), (b, 4096)]);
-    assert_eq!(over(&highs, &HashSet::from([a, b])), []);
-    assert_eq!(over(&highs, &HashSet::from([a, c])), [b]);
+    let over = |writers| over(HashSet::from([a, b]), &writers);
+    assert_eq!(over(HashSet::from([a, b])), HashSet::new());
+    assert_eq!(over(HashSet::from([a, c])), HashSet::from([b]));
     for few in [HashSet::from([a]), HashSet::new()] {
-        assert_eq!(over(&highs, &few).len(), 2, "{few:?}");
+        assert_eq!(over(few), HashSet::from([a, b]));
     }
-    assert_eq!(over(&HashMap::new(), &HashSet::new()), []);
 }
 
 #[test]
@@ -144,6 +143,39 @@ fn a_limit_of_the_operator_is_left() {
     assert!(store.take(&cgroup, Knob::MemoryHigh).unwrap());
     store.restore(cgroup.id(), Knob::MemoryHigh);
     assert!(ours_to_write(&mut store, &cgroup, Knob::MemoryHigh, "max"));
+}
+
+/// Its operator had us take it while nobody contends.
+#[test]
+fn a_limit_that_was_taken_is_restored_while_nobody_needs_a_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut credits, mut store, cgroup) = given_back(dir.path(), Duration::ZERO);
+    credits.let_go(&mut store, LetGo::SwitchedOff);
+    credits.moved();
+    store.write_knob = |cgroup, knob, value| {
+        std::fs::write(cgroup.full_path().join(knob.file()), format!("{value}\n")).unwrap();
+        Ok(())
+    };
+    let high = dir.path().join("cgroup/a/memory.high");
+    let stands = || std::fs::read_to_string(&high).unwrap();
+    let ways: [fn(&mut Credits, &mut KnobStore); 2] = [
+        |credits, store| credits.release_rooms(store, Instant::now()),
+        |credits, store| credits.let_go(store, LetGo::SwitchedOff),
+    ];
+    for give_back in ways {
+        std::fs::write(&high, "8192\n").unwrap();
+        assert!(store.take(&cgroup, Knob::MemoryHigh).unwrap());
+        assert_eq!(stands(), "max\n");
+        give_back(&mut credits, &mut store);
+        assert_eq!(stands(), "8192\n");
+        assert!(store.is_empty());
+        let moved = credits.moved();
+        assert!(
+            matches!(&moved[..], [one] if one.id == cgroup.id() && one.to.is_none()),
+            "{moved:?}"
+        );
+        assert!(ours_to_write(&mut store, &cgroup, Knob::MemoryHigh, "max"));
+    }
 }
 
 #[test]
