@@ -44,6 +44,13 @@ impl Agent {
         let (cgroup, knob) = self.named(name)?;
         let (id, shown) = (cgroup.id(), full_name(&cgroup, knob));
         let store = self.knobs.as_mut().ok_or(OBSERVES)?;
+        // Nothing would give it back.
+        if is_of_disks(knob) && !self.config.io.enabled {
+            return Err(format!(
+                "{shown} is left as it is: the agent writes it only to divide disks, and [io] is off; set enabled = true \
+                 there and run `justitia reload` first"
+            ));
+        }
         let asked = match knob {
             Knob::DirtyBackground => self.credits.take_dirty_background(),
             Knob::VfsCachePressure => self.slab.take(),
@@ -181,6 +188,19 @@ const fn is_of_host(knob: Knob) -> bool {
     )
 }
 
+/// Whether a knob is written only to divide disks.
+const fn is_of_disks(knob: Knob) -> bool {
+    matches!(
+        knob,
+        Knob::MemoryHigh
+            | Knob::IoWeightOn(_)
+            | Knob::IoBfqWeightOn(_)
+            | Knob::IoCostQos(_)
+            | Knob::IoCostModel(_)
+            | Knob::DirtyBackground
+    )
+}
+
 fn full_name(cgroup: &Cgroup, knob: Knob) -> String {
     if is_of_host(knob) {
         return knob.to_string();
@@ -270,6 +290,7 @@ mod tests {
     fn knobs_of_the_whole_host_are_named_without_a_cgroup() {
         let dir = tempfile::tempdir().unwrap();
         let mut agent = agent(dir.path(), &["a"], true);
+        agent.config.io.enabled = true;
         let mount = dir.path().join("cgroup");
         for (file, text) in [
             ("io.cost.qos", ""),
@@ -301,6 +322,7 @@ mod tests {
     fn an_operators_setting_of_the_host_is_not_called_the_agents() {
         let dir = tempfile::tempdir().unwrap();
         let mut agent = agent(dir.path(), &["a"], true);
+        agent.config.io.enabled = true;
         let write = |file: &str, text: &str| {
             std::fs::write(dir.path().join("cgroup").join(file), text).unwrap();
         };
@@ -317,6 +339,38 @@ mod tests {
             answer.errors[0].contains("vm.dirty_background_bytes"),
             "{answer:?}"
         );
+    }
+
+    #[test]
+    fn what_divides_disks_is_not_taken_while_they_are_not_divided() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut agent = agent(dir.path(), &["a"], true);
+        let mount = dir.path().join("cgroup");
+        let files = [
+            ("a/memory.high", "8192\n"),
+            ("a/io.weight", "default 100\n8:0 400\n"),
+            ("io.cost.qos", "8:0 enable=1 ctrl=auto\n"),
+            ("dirty_ratio", "20\n"),
+            ("dirty_background_ratio", "5\n"),
+        ];
+        for (file, text) in files {
+            std::fs::write(mount.join(file), text).unwrap();
+        }
+        for name in [
+            "a/memory.high",
+            "a/io.weight 8:0",
+            "io.cost.qos 8:0",
+            "vm.dirty_background_ratio",
+        ] {
+            let answer = agent.take(name);
+            assert!(answer.errors[0].contains("[io] is off"), "{answer:?}");
+        }
+        for (file, text) in files {
+            assert_eq!(std::fs::read_to_string(mount.join(file)).unwrap(), text);
+        }
+        std::fs::write(mount.join("a/memory.high"), "max\n").unwrap();
+        agent.config.io.enabled = true;
+        assert!(agent.take("a/memory.high").done[0].contains("already"));
     }
 
     #[test]
