@@ -23,8 +23,6 @@ mod tests;
 
 /// The most knobs that are written in one tick; the others wait for the next. Each takes a synced journal entry.
 const MAX_WRITES: usize = 64;
-/// The largest weight of BFQ (`BFQ_MAX_WEIGHT`, block/bfq-iosched.h).
-const BFQ_MAX: u64 = 1000;
 
 /// Keeps declared weights in the kernel's files.
 #[derive(Debug, Default)]
@@ -188,11 +186,11 @@ fn files(node: &Node) -> impl Iterator<Item = (Knob, Weight)> + use<> {
     io.into_iter().chain(bfq)
 }
 
-/// What is written to a file for the declared weight, as its runtime does: siblings have what theirs wrote. `None` for nothing.
+/// What is written to a file for the declared weight, as its runtime or systemd does: siblings have what theirs wrote. `None` for nothing.
 fn written(node: &Node, knob: Knob) -> Option<Weight> {
     let declared = node.identity().declared.as_ref()?;
     if knob == Knob::IoBfqWeight {
-        return Some(declared.weight).filter(|weight| weight.get() <= BFQ_MAX);
+        return declared.in_bfq_weight();
     }
     let (_, bfq) = node.default_weights();
     declared.in_io_weight(bfq.is_some())

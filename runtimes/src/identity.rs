@@ -9,6 +9,8 @@ use justitia_share::Weight;
 pub(crate) const MAX_NAME: usize = 256;
 /// The most labels of one container that are kept.
 pub(crate) const MAX_LABELS: usize = 64;
+/// The largest weight of BFQ (`BFQ_MAX_WEIGHT`, block/bfq-iosched.h).
+const BFQ_MAX: u64 = 1000;
 
 /// What a cgroup is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,10 +67,24 @@ impl Declared {
         }
     }
 
-    /// Whether a number in `io.weight` or `io.bfq.weight` is what was declared, or what the runtime makes of it.
+    /// What the runtime or systemd writes to `io.bfq.weight`: runc and crun the number as it is, systemd another one above 100
+    /// (`BFQ_WEIGHT` in its src/core/cgroup.c). `None` where the kernel does not take that.
+    #[must_use]
+    pub fn in_bfq_weight(&self) -> Option<Weight> {
+        let weight = self.weight.get();
+        let written = match weight {
+            101.. if !self.converts => 100 + (weight - 100) * 900 / 9900,
+            _ => weight,
+        };
+        let written = Weight::try_from(written).ok();
+        written.filter(|weight| weight.get() <= BFQ_MAX)
+    }
+
+    /// Whether a number in `io.weight` or `io.bfq.weight` is what was declared, or what the runtime or systemd makes of it.
     #[must_use]
     pub fn is_met_by(&self, found: Weight) -> bool {
-        found == self.weight || Some(found.get()) == self.converted()
+        let converted = Some(found.get()) == self.converted();
+        found == self.weight || converted || Some(found) == self.in_bfq_weight()
     }
 }
 

@@ -178,7 +178,7 @@ impl Resolver {
         let Some((noted, unit)) = noted.zip(self.unit_weight(path)) else {
             return;
         };
-        if noted.weight.get() == systemd_to_bfq(unit.weight.get()) {
+        if Some(noted.weight) == unit.in_bfq_weight() {
             (noted.weight, noted.file) = (unit.weight, unit.file);
         }
     }
@@ -186,14 +186,6 @@ impl Resolver {
     fn unit_weight(&self, path: &Path) -> Option<Declared> {
         unit::weight(&self.files, system_unit(path)?)
     }
-}
-
-/// What systemd writes to `io.bfq.weight` (`BFQ_WEIGHT` in its src/core/cgroup.c).
-const fn systemd_to_bfq(weight: u64) -> u64 {
-    if weight <= 100 {
-        return weight;
-    }
-    100 + (weight - 100) * 900 / 9900
 }
 
 /// The name of a container with its user: several users, and root, may have one of that name.

@@ -190,24 +190,25 @@ fn what_another_writer_decided_stays_until_the_declared_weight_stands_again() {
 }
 
 #[test]
-fn both_files_get_it_and_bfqs_what_it_takes() {
+fn both_files_get_it_and_bfqs_what_systemd_writes() {
     let files = [
         ("io.weight", "default 100\n"),
         ("io.bfq.weight", "default 100\n"),
     ];
-    let mut host = Host::new(&files);
-    assert_eq!(host.tick(true).len(), 2);
-    assert_eq!(host.stands("io.bfq.weight"), "default 700");
-    let mut host = Host::new(&files);
-    host.declare(Some(2000));
-    host.tick(true);
-    assert_eq!(host.stands("io.weight"), "default 2000");
-    assert_eq!(host.stands("io.bfq.weight"), "default 100");
-    assert!(host.tick(true).is_empty());
+    for (declared, bfq) in [(700, 154), (2000, 272), (10_000, 1000)] {
+        let mut host = Host::new(&files);
+        host.declare(Some(declared));
+        assert_eq!(host.tick(true).len(), 2);
+        assert_eq!(host.stands("io.weight"), format!("default {declared}"));
+        assert_eq!(host.stands("io.bfq.weight"), format!("default {bfq}"));
+        assert!(host.tick(true).is_empty());
+    }
     // One of them says it: that is no drift.
-    let mut host = Host::new(&[("io.weight", "default 100\n"), ("io.bfq.weight", "700\n")]);
-    assert!(host.tick(true).is_empty());
-    assert_eq!(host.stands("io.weight"), "default 100");
+    for bfq in ["700\n", "154\n"] {
+        let mut host = Host::new(&[("io.weight", "default 100\n"), ("io.bfq.weight", bfq)]);
+        assert!(host.tick(true).is_empty());
+        assert_eq!(host.stands("io.weight"), "default 100");
+    }
 }
 
 /// runc writes a container's weight to `io.bfq.weight` as it is, and only where that is missing to `io.weight`, converted.
