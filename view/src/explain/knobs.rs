@@ -78,14 +78,14 @@ pub(super) fn held(
     }
     match knob.owner {
         KnobOwner::External => return external(out, tenant, knob),
-        KnobOwner::GivenUp => return given_up(out, knob),
+        KnobOwner::GivenUp => return given_up(out, tenant, knob),
         KnobOwner::Agent | KnobOwner::Proposed => {}
     }
     if knob.owner == KnobOwner::Agent {
         let before = knob.original.as_deref().unwrap_or("?");
         let _ = writeln!(
             out,
-            "    written by the agent; restored when the agent ends: {}",
+            "    written by the agent; restored when the agent needs it no more, at its end at the latest: {}",
             amount(before)
         );
     }
@@ -125,27 +125,33 @@ fn external(out: &mut String, tenant: &TenantStatus, knob: &KnobStatus) {
     let _ = writeln!(
         out,
         "    changes when: another process writes it. To give it back to the agent: {}",
-        take(&tenant.path, &knob.knob)
+        take(&tenant.path, &knob.knob).unwrap_or_else(|| {
+            "restart the agent while the kernel's default stands there".to_owned()
+        })
     );
 }
 
-/// The command that gives a knob back to the agent; in words where a shell would not read it as it is.
-fn take(tenant: &str, knob: &str) -> String {
-    let name = format!("{}/{knob}", tenant.trim_matches('/'));
-    match name.contains(['\'', '`']) || knob.starts_with("vm.") {
-        true => "restart the agent while the kernel's default stands there".to_owned(),
-        false => format!("`sudo justitia take '{name}'`"),
-    }
+/// The command that gives a knob back to the agent; `None` where a shell would not read it as it is.
+fn take(tenant: &str, knob: &str) -> Option<String> {
+    let is_of_host = knob.starts_with("vm.") || knob.starts_with("io.cost.");
+    let name = match is_of_host {
+        true => knob.to_owned(),
+        false => format!("{}/{knob}", tenant.trim_matches('/')),
+    };
+    let is_plain = !name.contains(['\'', '`']);
+    is_plain.then(|| format!("`sudo justitia take '{name}'`"))
 }
 
 /// A knob that the agent does not write any more.
-fn given_up(out: &mut String, knob: &KnobStatus) {
+fn given_up(out: &mut String, tenant: &TenantStatus, knob: &KnobStatus) {
     let why = knob.reason.as_ref().map(ToString::to_string);
+    let take = take(&tenant.path, &knob.knob).map(|command| format!(", or with {command}"));
     let _ = writeln!(
         out,
         "    given up by the agent: {}\n    changes when: another process writes it. The agent tries it again after a \
-         restart",
-        why.unwrap_or_else(|| "the kernel refused its write".to_owned())
+         restart{}",
+        why.unwrap_or_else(|| "the kernel refused its write".to_owned()),
+        take.unwrap_or_default()
     );
 }
 

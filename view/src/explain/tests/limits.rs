@@ -39,7 +39,7 @@ fn a_tenant_above_its_entitlement_is_explained() {
             "holds 300M, entitled to 100M of the 400M of a.slice",
             "its cache grows, so it demands all that it can get",
             "memory.low = 125829120 (120M)",
-            "written by the agent; restored when the agent ends: 0\n",
+            "written by the agent; restored when the agent needs it no more, at its end at the latest: 0\n",
             "reason, when it was set: 100M of file pages are protected",
             "    now: it has the wanted value\n",
             "(now 100M)",
@@ -119,7 +119,7 @@ fn what_divides_a_disk_is_shown_with_its_reason_and_rule() {
         &text,
         &[
             "io.weight 8:0 (sda) = 340\n",
-            "written by the agent; restored when the agent ends: default\n",
+            "written by the agent; restored when the agent needs it no more, at its end at the latest: default\n",
             "set io.weight 8:0 (sda) to 340 in 2 steps",
             "its own weight, corrected by what its applications get",
             "set memory.high to 41943040 (40.0M)\n",
@@ -298,8 +298,20 @@ fn a_knob_that_was_given_up_is_not_called_another_writers() {
     says(
         &text,
         &[
-            "memory.high = max\n    given up by the agent: setting it took 1.2 s\n    changes when: another process writes it. The",
+            "memory.high = max\n    given up by the agent: setting it took 1.2 s\n    changes when: another process writes it. The \
+             agent tries it again after a restart, or with `sudo justitia take 'a.slice/db/memory.high'`\n",
         ],
     );
     assert!(!text.contains("external"), "{text}");
+}
+
+#[test]
+fn a_knob_of_the_whole_host_is_taken_by_its_name_alone() {
+    let mut status = status();
+    for name in ["vm.dirty_background_ratio", "io.cost.qos 8:0"] {
+        status.tenants[2].knobs[0].knob = name.into();
+        let text = explain(&status, 2, &knobs(&[]));
+        let command = format!("To give it back to the agent: `sudo justitia take '{name}'`\n");
+        says(&text, &[&command]);
+    }
 }
