@@ -140,9 +140,13 @@ impl<M> CgroupTree<M> {
         };
         match node.cgroup.controllers() {
             Ok(controllers) => {
-                node.io = controllers.has("io");
+                let io = controllers.has("io");
+                let other = std::mem::replace(&mut node.io, io) != io;
                 if !controllers.has("memory") {
                     self.remove(id, changes);
+                } else if other {
+                    // The kernel has dropped what stood in the controller's files. No event tells that.
+                    changes.weights_changed |= self.read_weight(id);
                 }
             }
             Err(error) => self.note_unread(&error),

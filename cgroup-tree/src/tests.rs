@@ -350,6 +350,30 @@ fn a_cgroup_that_loses_the_memory_controller_is_no_tenant() {
     assert_eq!(seen.0.len(), 4);
 }
 
+/// `echo -io >cgroup.subtree_control` of the parent: its files are gone, with what stood there.
+#[test]
+fn a_cgroup_that_loses_the_io_controller_has_no_weight_and_no_target_of_latency() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in ["a", "a/b"] {
+        cgroup(&dir.path().join(path), 0, 300);
+    }
+    let b = dir.path().join("a/b");
+    write(b.join("io.latency"), "8:0 target=9000\n").unwrap();
+    let control = dir.path().join("a/cgroup.subtree_control");
+    write(&control, "memory io\n").unwrap();
+    let mut seen = Fixture::of(dir.path(), &[]);
+    assert_eq!(seen.0.latency_targets().len(), 1);
+    assert_eq!(seen.weight("a/b"), (300, WeightSource::Cgroup));
+    for file in ["io.latency", "io.weight"] {
+        std::fs::remove_file(b.join(file)).unwrap();
+    }
+    write(b.join("cgroup.controllers"), "memory\n").unwrap();
+    write(&control, "memory\n").unwrap();
+    assert!(seen.0.process_events(&[], Instant::now()).weights_changed);
+    assert!(seen.0.latency_targets().is_empty());
+    assert_eq!(seen.weight("a/b"), (100, WeightSource::Default));
+}
+
 #[test]
 fn what_a_removed_cgroup_held_is_remembered_of_its_parent() {
     let dir = tempfile::tempdir().unwrap();
