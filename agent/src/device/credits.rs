@@ -144,9 +144,12 @@ impl Credits {
         credits
     }
 
-    /// What is not done here, and why.
-    pub fn limits(&self) -> impl Iterator<Item = String> {
-        let of_disks = self.disks.iter().filter_map(DiskCredits::limit);
+    /// What is not done here, and why. Whose latency is kept is looked up now: of disks that are hardly used nothing else does.
+    pub fn limits(&self, cgroups: &CgroupTree) -> impl Iterator<Item = String> {
+        let targets = cgroups.latency_targets();
+        let of_disks = self.disks.iter();
+        let of_disks = of_disks.filter(move |disk| targets.contains(&disk.disk.id));
+        let of_disks = of_disks.map(DiskCredits::left_to_latency);
         let fixed = self.limits.iter().cloned();
         fixed.chain(self.late.limit()).chain(of_disks)
     }

@@ -218,7 +218,7 @@ fn limitations(agent: &Agent) -> Vec<String> {
                 format!("Knobs: their mount is read-only, so they stay as they are: {why}")
             }),
         )
-        .chain(agent.credits.limits())
+        .chain(agent.credits.limits(&agent.monitor.cgroups))
         .chain(agent.recharge.limitations().iter().cloned())
         .collect()
 }

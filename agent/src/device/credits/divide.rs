@@ -120,11 +120,10 @@ impl DiskCredits {
         }
     }
 
-    /// Why it is not divided, for `status`, if so.
-    pub(super) fn limit(&self) -> Option<String> {
+    /// That it is not divided where a latency on it is kept, for `status`.
+    pub(super) fn left_to_latency(&self) -> String {
         let Disk { name, id, .. } = &self.disk;
-        self.latency
-            .then(|| format!("Device bandwidth: {name} ({id}) is not divided: {LATENCY}"))
+        format!("Device bandwidth: {name} ({id}) is not divided: {LATENCY}")
     }
 
     /// Whether io.cost is enabled on it, by whomever: then the root's `io.stat` says what is used of it.
