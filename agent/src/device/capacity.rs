@@ -47,6 +47,8 @@ const WAITS: f64 = 3.0;
 const SHORTER: f64 = 0.9;
 /// At once the rate falls to this part of itself at most: nothing is raised from nothing.
 const FALL: f64 = 0.01;
+/// The rate does not fall below this, bytes per second: the kernel is handed no less, so that a raise of less would have no effect.
+pub(super) const LEAST_BYTES: f64 = 65_536.0;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
@@ -466,7 +468,7 @@ impl Capacity {
     /// The disk is the bottleneck, and did this part of the rate.
     fn fall(&mut self, did: f64) -> Phase {
         let did = did.clamp(FALL, 1.0);
-        self.rate *= BELOW * did;
+        self.rate = (BELOW * did * self.rate).max(LEAST_BYTES / self.prices.bytes);
         self.before = None;
         if did < 1.0 - GAIN {
             self.hold = HOLD;

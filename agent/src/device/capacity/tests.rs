@@ -217,6 +217,17 @@ fn of_a_raise_what_is_not_used_after_all_is_taken_back() {
     near(rate(&capacity), 29.7 / NEEDED);
 }
 
+/// The kernel is handed no less: a raise of less would have no effect.
+#[test]
+fn a_rate_that_falls_again_and_again_is_raised_from_what_the_kernel_is_handed() {
+    let mut capacity = can(60e6);
+    second(&mut capacity, 0.5, 59.4e6, 0.0);
+    for _ in 0..4 {
+        capacity.phase = capacity.fall(0.0);
+    }
+    near(capacity.rate * capacity.prices.bytes, LEAST_BYTES);
+}
+
 /// By less than a raise: then it is measured what it can do.
 #[test]
 fn a_disk_that_got_a_little_faster_is_measured_again() {

@@ -11,7 +11,7 @@ use justitia_share::PAGE_SIZE;
 use justitia_share::num::{to_f64, to_u64};
 
 use super::knobs::{Moved, give_back};
-use crate::device::capacity::Rate;
+use crate::device::capacity::{LEAST_BYTES, Rate};
 use crate::device::disk_sampler::Interval;
 use crate::device::ours::{ours_to_write, still_stands, told};
 use crate::device::prices::{Costs, Prices};
@@ -131,7 +131,7 @@ const fn knobs(device: DevId) -> [Knob; 2] {
 
 /// No rate is less, bytes per second: a model of 0 would cost nothing. None is more: some kernels add up to 0 what comes close to the
 /// largest number.
-const BYTES: std::ops::RangeInclusive<f64> = 65_536.0..=1e12;
+const BYTES: std::ops::RangeInclusive<f64> = LEAST_BYTES..=1e12;
 /// The same of requests per second.
 const REQUESTS: std::ops::RangeInclusive<f64> = 1.0..=1e9;
 const OVER: &str = "nobody contends for the disk any more";
