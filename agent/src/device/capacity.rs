@@ -35,7 +35,7 @@ const GAIN: f64 = 0.05;
 /// The rate is raised so many seconds after the disk was the bottleneck, and after twice as many each time that a raise has shown nothing.
 const HOLD: f64 = 2.0;
 /// At most so many seconds lie between two raises.
-const MOST_HOLD: f64 = 256.0;
+const MOST_HOLD: f64 = 64.0;
 /// The rate is raised at once where the disk is busy for less than this part of the time that is usual at the rate, and by as much as it rests.
 const RESTS: f64 = 0.7;
 /// What is usual is forgotten within about so many seconds.
