@@ -198,7 +198,7 @@ pub enum DemandModel {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EstimateBasis {
-    /// From its accesses: their miss-ratio curve ([`MissRatioCurve::working_set`](justitia_share::MissRatioCurve::working_set)).
+    /// From its accesses: their miss-ratio curve (`MissRatioCurve::working_set` of `justitia-share`).
     Accesses,
     /// From the kernel's lists: what was used twice while it lay there is on the active one. The multi-gen LRU does not say.
     #[default]

@@ -221,7 +221,7 @@ impl Journal {
         written
     }
 
-    /// Restores the balloons of these processes that were changed, [`AT_ONCE`] at a time: a monitor that hangs holds up few others. What
+    /// Restores the balloons of these processes that were changed, `AT_ONCE` at a time: a monitor that hangs holds up few others. What
     /// became of each.
     ///
     /// # Errors

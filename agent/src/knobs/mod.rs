@@ -1,7 +1,7 @@
 //! The knobs: every write of a cgroup knob goes through the [`KnobStore`], and it restores the original values.
 //!
 //! It records the original value on disk before the first write (see [`journal`]). When it finds a value that another writer
-//! has set, [`writers`] says whose value it is, and whether it is left: then the knob is external. Nor does it where the kernel refuses a write: the knob is given up.
+//! has set, `writers` says whose value it is, and whether it is left: then the knob is external. Nor does it where the kernel refuses a write: the knob is given up.
 //! It restores all other knobs when the agent ends, or when the next agent starts. A restore that fails is tried again until
 //! it succeeds ([`KnobStore::retry_restores`]). The [`watchdog`] restores limits when the agent cannot.
 

@@ -4,7 +4,7 @@
 //! the guest's agent to give cache back (nothing is hidden from the guest: it takes the memory again as it likes), and, as the
 //! last resort, the balloon. *Error fed back*: the headroom that the host lacks, now and by the VMs' growth in the next
 //! seconds. *Stable*, because what was asked for and has not come yet counts as come, because a VM is never asked below
-//! its entitlement, and because a step that hurt raises what is believed of the VM's working set ([`watch`]).
+//! its entitlement, and because a step that hurt raises what is believed of the VM's working set (`watch`).
 //!
 //! **Entitlement**: what all VMs hold and what the host has above the headroom is divided by [`entitlements`]: configured
 //! minimums, then what is in use (cannot be given back without swapping), then working sets, then the rest, each by weight.
