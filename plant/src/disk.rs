@@ -288,12 +288,12 @@ impl Queue {
 
     /// For how long the disk is busy with a request of so much work. What is throttled is only busy with those that wait.
     fn taking(&self, times: [f64; 2]) -> f64 {
-        match self.disk {
-            Disk {
-                two_limits: true, ..
-            } => 0.0,
-            Disk { ahead, .. } if ahead > 0.0 => times[0] / TAKES,
-            _ => times[0],
+        if self.disk.two_limits {
+            0.0
+        } else if self.disk.ahead > 0.0 {
+            times[0] / TAKES
+        } else {
+            times[0]
         }
     }
 

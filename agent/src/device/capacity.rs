@@ -45,7 +45,7 @@ const WAITS: f64 = 3.0;
 /// A queue gets shorter as long as this part of it is left after a moment. One that does not is as empty as it can be: a disk that serves several
 /// requests at a time always has some.
 const SHORTER: f64 = 0.9;
-/// At once the rate falls to this part of itself at most: nothing is raised from nothing.
+/// At once the rate falls to this part of itself at most.
 const FALL: f64 = 0.01;
 /// The rate does not fall below this, bytes per second: the kernel is handed no less, so that a raise of less would have no effect.
 pub(super) const LEAST_BYTES: f64 = 65_536.0;
@@ -207,8 +207,8 @@ struct Capacity {
 impl Capacity {
     /// Of a disk that completed so many bytes and requests per second, when it was the bottleneck.
     #[must_use]
-    fn of(prices: Prices, completed: [f64; 2]) -> Self {
-        let did = prices.cost(completed[0], completed[1]);
+    fn of(prices: Prices, throughput: [f64; 2]) -> Self {
+        let did = prices.cost(throughput[0], throughput[1]);
         Self {
             prices,
             rate: BELOW * did,
@@ -218,7 +218,7 @@ impl Capacity {
             before: None,
             hold: HOLD,
             served: None,
-            throughput: completed,
+            throughput,
             paid: [did; 2],
         }
     }
@@ -335,7 +335,7 @@ impl Capacity {
     /// The rate stands, unless the disk cannot do it or could do more, or requests turn out to have other prices.
     fn try_held(&mut self, seen: &Interval, time: f64, served: Served, learnt: Prices) -> Phase {
         if self.misses(seen, served) {
-            let adopted = self.adopt(self.since.completed(), learnt);
+            let adopted = self.adopt(self.since.throughput(), learnt);
             return adopted.unwrap_or_else(|| self.fall(self.since.used()));
         }
         let used = seen.used.unwrap_or(1.0);
@@ -478,11 +478,12 @@ impl Capacity {
 
     /// Takes the prices that have been learnt, if by them requests take another part of what the disk did: so many bytes and requests, per
     /// second. The rate is what it did by them.
-    fn adopt(&mut self, completed: [f64; 2], learnt: Prices) -> Option<Phase> {
-        let [bytes, requests] = completed;
+    fn adopt(&mut self, throughput: [f64; 2], learnt: Prices) -> Option<Phase> {
+        let [bytes, requests] = throughput;
         let part = |prices: &Prices| requests / prices.requests / prices.cost(bytes, requests);
-        let others = (part(&learnt) - part(&self.prices)).abs() >= GAIN;
-        if !others {
+        // Without a completed request neither part is a number, and nothing differs.
+        let differ = (part(&learnt) - part(&self.prices)).abs() >= GAIN;
+        if !differ {
             return None;
         }
         let [paid, all] = self.paid;
@@ -550,13 +551,13 @@ impl Rate {
             ..*seen
         });
         if engaged && self.completed.seconds >= MOMENT && self.completed.bytes > 0.0 {
-            let completed = self.completed.completed();
+            let throughput = self.completed.throughput();
             let of_bytes = Prices {
-                bytes: completed[0],
+                bytes: throughput[0],
                 requests: f64::INFINITY,
             };
             let prices = costs.prices().unwrap_or(of_bytes);
-            self.capacity = Some(Capacity::of(prices, completed));
+            self.capacity = Some(Capacity::of(prices, throughput));
             self.completed = Sums::default();
         }
     }

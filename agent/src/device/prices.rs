@@ -82,7 +82,7 @@ impl Sums {
     }
 
     /// Bytes and requests, per second.
-    pub(super) fn completed(&self) -> [f64; 2] {
+    pub(super) fn throughput(&self) -> [f64; 2] {
         [self.bytes, self.requests].map(|sum| sum / self.seconds)
     }
 

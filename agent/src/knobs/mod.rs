@@ -8,6 +8,7 @@
 mod holder;
 pub mod journal;
 mod lock;
+mod machine;
 mod put_back;
 mod restore;
 mod store;
@@ -17,6 +18,7 @@ mod writers;
 mod yielding;
 
 pub use self::lock::KnobStoreError;
+pub use self::machine::machine_setting;
 pub use self::put_back::{
     RestoreOutcome, RestoredKnob, Until, Unwritable, WriteOutcome, log_restored,
 };

@@ -300,8 +300,8 @@ impl KnobStore {
         !self.unwritable.contains_key(&(id, knob))
     }
 
-    /// Whether `found` stood in a knob when its operator had us take it ([`KnobStore::take`]): it is restored there whenever we need
-    /// the knob no more, and is nobody's decision.
+    /// Whether `found` stood in a knob when the operator had the agent take it ([`KnobStore::take`]). The agent restores it there when it
+    /// needs the knob no more, so it is no new decision of another writer.
     #[must_use]
     pub fn is_taken(&self, id: CgroupId, knob: Knob, found: &str) -> bool {
         let taken = self.taken.get(&(id, knob));

@@ -10,17 +10,15 @@ use std::time::{Duration, Instant};
 
 use justitia_api::{Action, Reason, Rule, SlabReason};
 use justitia_kernel::cgroup::Cgroup;
-use justitia_kernel::knob::{Knob, read_raw};
+use justitia_kernel::knob::Knob;
 use justitia_share::{Demand, entitlements};
 
 use super::entitlements::Policy;
-use crate::knobs::{KnobStore, RestoreOutcome, WriteOutcome};
+use crate::knobs::{KnobStore, RestoreOutcome, WriteOutcome, machine_setting};
 use crate::model::{Key, Snapshot};
 use crate::status::decision_log::Decided;
 
 const KNOB: Knob = Knob::VfsCachePressure;
-/// The kernel's default, per cent.
-const USUAL: &str = "100";
 /// While slab is above its cap, per cent. One request frees a twentieth of a cgroup's slab then; with 1000, and MGLRU, too little
 /// for a crawler (docs/results/vms.md).
 const RAISED: &str = "10000";
@@ -170,12 +168,12 @@ impl SlabController {
         self.over
     }
 
-    /// The operator has us take `vm.vfs_cache_pressure`.
+    /// The operator has the agent take `vm.vfs_cache_pressure`.
     ///
     /// # Errors
-    /// Why it stays as it is all the same.
+    /// Why the agent does not write it all the same.
     pub fn take(&mut self) -> Result<(), String> {
-        self.look()?;
+        machine_setting(&self.root, KNOB)?;
         self.left = false;
         Ok(())
     }
@@ -208,7 +206,7 @@ impl SlabController {
         };
         let action = Action::Set {
             knob: KNOB.to_string(),
-            from: Some(USUAL.to_owned()),
+            from: Some(KNOB.default_value()),
             to: RAISED.to_owned(),
         };
         let decided = Decided::new(Key::Unmanaged, action, Rule::Slab(reason));
@@ -248,27 +246,13 @@ impl SlabController {
         }
     }
 
-    /// Why it may not be raised, if so. An operator's value is noted as another's.
+    /// Why it may not be raised, if so. An operator's value is external from then on.
     fn operators(&self, store: &mut KnobStore) -> Option<String> {
-        let id = self.root.id();
-        match self.look() {
-            Ok(found) if found == USUAL || found == RAISED => None,
-            Ok(found) if store.is_taken(id, KNOB, &found) => None,
-            Ok(found) => {
-                store.mark_external(id, KNOB, &found);
-                Some(format!("its operator has set it to {found}"))
-            }
+        match machine_setting(&self.root, KNOB) {
+            Ok(found) if found == RAISED => None,
+            Ok(found) => store.leave_to_operator(&self.root, KNOB, &found),
             Err(why) => Some(why),
         }
-    }
-
-    /// What stands there; or why it stays as it is, whoever asks.
-    fn look(&self) -> Result<String, String> {
-        // Of a container's own hierarchy, which ends with it, though the setting is the machine's.
-        if self.root.full_path().join("cgroup.type").exists() {
-            return Err("this is a cgroup namespace, and it is of the whole machine".to_owned());
-        }
-        read_raw(&self.root, KNOB).map_err(|error| error.to_string())
     }
 
     fn lower(&self, store: Option<&mut KnobStore>, was: bool) -> Vec<Decided> {
@@ -290,6 +274,8 @@ mod tests {
     use justitia_kernel::cgroup::{CgroupFs, CgroupId};
 
     const MIB: u64 = 1 << 20;
+    /// The kernel's default, per cent.
+    const USUAL: &str = "100";
 
     /// Of slab and clean file pages, MiB.
     fn tenant(id: u64, weight: u64, slab: u64, file: u64) -> Tenant {

@@ -5,14 +5,12 @@
 //! while there are buffered writers among the tenants that contend, it begins just before writers are held back.
 
 use justitia_kernel::cgroup::Cgroup;
-use justitia_kernel::knob::{Knob, read_raw};
+use justitia_kernel::knob::Knob;
 
 use super::knobs::Moved;
-use crate::knobs::{KnobStore, RestoreOutcome, WriteOutcome};
+use crate::knobs::{KnobStore, RestoreOutcome, WriteOutcome, machine_setting};
 
 const KNOB: Knob = Knob::DirtyBackground;
-/// The kernel's default, per cent (mm/page-writeback.c).
-const USUAL: &str = "10";
 
 /// The setting, ours or its operator's.
 #[derive(Debug)]
@@ -32,7 +30,9 @@ impl Late {
     pub(super) fn hold(&mut self, store: &mut KnobStore) -> Option<Moved> {
         let id = self.root.id();
         // One that was taken has the kernel's default until it is held.
-        let stands = store.applied(id, KNOB).is_some_and(|set| set != USUAL);
+        let stands = store
+            .applied(id, KNOB)
+            .is_some_and(|set| !KNOB.is_default(set));
         if stands || self.left.is_some() || !store.may_write(id, KNOB) {
             return None;
         }
@@ -46,9 +46,8 @@ impl Late {
         if found.parse::<u64>().is_ok_and(|found| found >= late) {
             return None;
         }
-        if found != USUAL && !store.is_taken(id, KNOB, &found) {
-            store.mark_external(id, KNOB, &found);
-            self.left = Some(format!("its operator has set it to {found}"));
+        self.left = store.leave_to_operator(&self.root, KNOB, &found);
+        if self.left.is_some() {
             return None;
         }
         let late = late.to_string();
@@ -67,22 +66,18 @@ impl Late {
         }
     }
 
-    /// What stands there, and where it should stand; or why it stays as it is, whoever asks.
+    /// The value that stands there, and the one that the agent would write; or why it writes none, even where its operator asks for that.
     fn look(&self) -> Result<(String, u64), String> {
-        // Of a container's own hierarchy, which ends with it, though the setting is the machine's.
-        if self.root.full_path().join("cgroup.type").exists() {
-            return Err("this is a cgroup namespace, and it is of the whole machine".to_owned());
-        }
-        let found = read_raw(&self.root, KNOB).map_err(|error| error.to_string())?;
+        let found = machine_setting(&self.root, KNOB)?;
         let dirty = self.root.dirty_ratio().map_err(|error| error.to_string())?;
         let late = late(&found, dirty)?;
         Ok((found, late))
     }
 
-    /// Its operator has us take it.
+    /// The operator has the agent take it.
     ///
     /// # Errors
-    /// Why it stays as it is all the same.
+    /// Why the agent does not write it all the same.
     pub(super) fn take(&mut self) -> Result<(), String> {
         self.look()?;
         self.left = None;
@@ -107,7 +102,7 @@ impl Late {
         }
         let ours = store.applied(id, KNOB)?;
         let dirty = self.root.dirty_ratio().ok()?;
-        if ours == USUAL || ours.parse() == Ok(dirty.saturating_sub(1)) {
+        if KNOB.is_default(ours) || ours.parse() == Ok(dirty.saturating_sub(1)) {
             return None;
         }
         self.release(store, "vm.dirty_ratio has changed")
