@@ -186,7 +186,7 @@ fn files(node: &Node) -> impl Iterator<Item = (Knob, Weight)> + use<> {
     io.into_iter().chain(bfq)
 }
 
-/// What is written to a file for the declared weight, as its runtime or systemd does: siblings have what theirs wrote. `None` for nothing.
+/// The number that the runtime or systemd writes to a file for the declared weight: the files of siblings hold such numbers. `None` for none.
 fn written(node: &Node, knob: Knob) -> Option<Weight> {
     let declared = node.identity().declared.as_ref()?;
     if knob == Knob::IoBfqWeight {

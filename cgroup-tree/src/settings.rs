@@ -185,8 +185,8 @@ impl<M> CgroupTree<M> {
         self.weight(node)
     }
 
-    /// The devices on which the administrator has a managed cgroup's latency kept (`io.latency`): there the kernel holds back
-    /// its siblings. A delegatee's target holds back siblings in the same subtree alone, and does not count.
+    /// The devices for which the administrator has set a target in a managed cgroup's `io.latency`: there the kernel holds back
+    /// the cgroup's siblings. A delegatee's target holds back siblings in the same subtree alone, and does not count.
     #[must_use]
     pub fn latency_targets(&self) -> BTreeSet<DevId> {
         let counts = |node: &&Node<M>| {

@@ -144,7 +144,7 @@ impl Credits {
         credits
     }
 
-    /// What is not done here, and why. Whose latency is kept is looked up now: of disks that are hardly used nothing else does.
+    /// What is not done here, and why. The targets of `io.latency` are looked up now: nothing else does that while disks are idle.
     pub fn limits(&self, cgroups: &CgroupTree) -> impl Iterator<Item = String> {
         let targets = cgroups.latency_targets();
         let of_disks = self.disks.iter();
@@ -154,10 +154,10 @@ impl Credits {
         fixed.chain(self.late.limit()).chain(of_disks)
     }
 
-    /// The operator has us take `vm.dirty_background_ratio`.
+    /// The operator has the agent take `vm.dirty_background_ratio`.
     ///
     /// # Errors
-    /// Why it stays as it is all the same.
+    /// Why the agent does not write it all the same.
     pub fn take_dirty_background(&mut self) -> Result<(), String> {
         self.late.take()
     }
@@ -394,7 +394,7 @@ impl Credits {
         Ok(())
     }
 
-    /// Finds the disks on which the administrator has a cgroup's latency kept.
+    /// Finds the disks on which the administrator has set a target in `io.latency`.
     fn follow_latency(&mut self, cgroups: &CgroupTree) {
         let targets = cgroups.latency_targets();
         for disk in &mut self.disks {
@@ -443,7 +443,7 @@ impl Credits {
         }
     }
 
-    /// Whose `memory.high` is ours: with a room, or with the kernel's default where its operator had us take it.
+    /// The cgroups whose `memory.high` is the agent's: as a dirty budget, or with the kernel's default since the operator had the agent take it.
     fn held(&self, store: &KnobStore) -> HashSet<CgroupId> {
         let held = store.owned();
         let held = held.filter(|(_, knob, ..)| *knob == Knob::MemoryHigh);
@@ -458,7 +458,7 @@ impl Credits {
         }
     }
 
-    /// Takes note of what of ours stands in a `memory.high` now; `None`: nothing.
+    /// Records the dirty budget that stands in a `memory.high` now; `None` for none.
     fn note_high(&mut self, id: CgroupId, to: Option<u64>, why: String) {
         match to {
             Some(high) => self.highs.insert(id, high),

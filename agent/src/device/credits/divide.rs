@@ -27,7 +27,7 @@ pub(super) struct DiskCredits {
     pub(super) meter: DiskSampler,
     /// Whether io.cost is enabled on it, by another program than this one.
     pub(super) io_cost: bool,
-    /// Whether the administrator has a cgroup's latency on it kept: then it is not divided.
+    /// Whether the administrator has set a target for it in `io.latency`: then it is not divided.
     pub(super) latency: bool,
     /// What had been used of the disk by io.cost's model at the last look, microseconds of its time.
     pub(super) used: Option<u64>,
@@ -60,7 +60,7 @@ impl Turn<'_> {
 /// Why weights are given back.
 pub(super) const GONE: &str = "the disk is gone";
 const UNREADABLE: &str = "the disk's counters cannot be read";
-/// Why a disk is not divided. Who is held back by io.cost misses its target, and the kernel holds back its siblings for that.
+/// Why a disk is not divided. A tenant that io.cost holds back misses its target, and then the kernel holds back its siblings.
 const LATENCY: &str = "a cgroup has a target in io.latency, for which the kernel holds back others: the disk is left to that";
 
 impl DiskCredits {
@@ -113,14 +113,14 @@ impl DiskCredits {
         Some(interval)
     }
 
-    /// Takes over whether the administrator has a cgroup's latency on it kept.
+    /// Sets whether the administrator has set a target for it in `io.latency`.
     pub(super) fn set_latency(&mut self, kept: bool) {
         if !std::mem::replace(&mut self.latency, kept) && kept {
             tracing::info!(disk = self.disk.name, number = %self.disk.id, "not divided: {LATENCY}");
         }
     }
 
-    /// That it is not divided where a latency on it is kept, for `status`.
+    /// For `status`: that it is not divided because of a target in `io.latency`.
     pub(super) fn left_to_latency(&self) -> String {
         let Disk { name, id, .. } = &self.disk;
         format!("Device bandwidth: {name} ({id}) is not divided: {LATENCY}")
@@ -142,7 +142,7 @@ impl DiskCredits {
     }
 
     /// Has the weights corrected of what divides the disk, BFQ or io.cost; begins anew where that has changed. io.cost comes before the
-    /// scheduler, so it counts where both divide. Where neither does, io.cost is ours to enable. Where a latency is kept, nothing is.
+    /// scheduler, so it counts where both divide. Where neither does, io.cost is ours to enable. With a target in `io.latency` nothing is corrected.
     pub(super) fn follow_controller(
         &mut self,
         root: &Cgroup,
