@@ -93,6 +93,7 @@ lint:
 check: lint
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
 	$(CARGO) test -p justitia-checks
+	$(CARGO) test --workspace --doc
 	for crate in $(FUZZED); do \
 		$(CARGO) check --manifest-path $$crate/fuzz/Cargo.toml --target-dir target/fuzz || exit 1; \
 	done
@@ -118,7 +119,7 @@ build-tests: deps
 
 # The checks of documents and sources run with the workspace's tests: alone, their libraries would be built once more.
 test: deps lint build-tests
-	$(CARGO) test --workspace --no-fail-fast
+	$(CARGO) test --workspace --tests --no-fail-fast
 
 test-guest: build-tests
 	$(CARGO) test -p justitia-lab --test guests -- --include-ignored guest_puts::

@@ -38,6 +38,7 @@ const WORK: &str = "
 ";
 
 #[test]
+#[ignore = "minutes: make test-vm"]
 fn a_working_set_keeps_its_pages_beside_a_stream() {
     in_guest(small, |guest| {
         choose(guest, "y");

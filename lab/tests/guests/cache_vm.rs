@@ -135,6 +135,7 @@ fn the_ssd_store_is_discarded(guest: &Guest) {
 }
 
 #[test]
+#[ignore = "minutes: make test-vm"]
 fn the_kernels_nbd_client_is_served_images_and_block_devices() {
     let free = Throttle::default();
     let disk = |size, filesystem| DiskSpec {

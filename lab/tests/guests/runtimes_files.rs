@@ -32,6 +32,7 @@ fn emptied(guest: &Guest) {
 }
 
 #[test]
+#[ignore = "minutes: make test-runtimes"]
 fn a_container_has_its_name_and_its_weight_back_by_files_alone() {
     in_guest(small, |guest| {
         emptied(guest);
