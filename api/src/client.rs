@@ -14,7 +14,7 @@ use crate::Status;
 pub const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// How long [`ask`] waits for an answer. On a busy host the agent may get little of the processor, and while it starts it
-/// answers nobody.
+/// answers no client.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Asks the agent that listens at `path`, and waits [`ANSWER_TIMEOUT`] for its answer.

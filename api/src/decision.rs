@@ -101,23 +101,23 @@ pub struct KnobStatus {
     pub knob: String,
     /// Its value; in observe mode, the value that it would get. Empty if the agent has given it up.
     pub value: String,
-    /// Who wrote the value.
+    /// Whose value it is: the agent's, or another process's.
     pub owner: KnobOwner,
     /// The value before the agent wrote it, if the agent owns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original: Option<String>,
-    /// Why it has the agent's value, who else wrote it, or why the agent has given it up.
+    /// Why it has the agent's value, which other process wrote it, or why the agent has given it up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
 
-/// Who wrote a knob's value.
+/// Which process wrote a knob's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KnobOwner {
     /// The agent.
     Agent,
-    /// Nobody yet: the agent would write it, but only observes.
+    /// None yet: the agent would write it, but only observes.
     Proposed,
     /// Another process: the agent leaves it alone.
     External,
@@ -134,7 +134,7 @@ pub struct ExternalKnob {
     pub knob: String,
     /// The value found there. Agents of version 1 tell refused writes as external, too, without a value.
     pub value: String,
-    /// Who wrote it, if that is known: `systemd`, or a process with its program and its cgroup.
+    /// The writer, if it is known: `systemd`, or a process with its program and its cgroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }

@@ -78,7 +78,7 @@ impl TenantKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightSource {
-    /// Nobody set one: it is the default.
+    /// None is set: it is the default.
     #[default]
     Default,
     /// `io.weight` or `io.bfq.weight` of its only child.

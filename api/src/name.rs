@@ -1,4 +1,4 @@
-//! How a tenant is called where people read it, and whether they want to.
+//! How a tenant is called in tables for people, and whether it is shown there.
 
 use crate::{TenantStatus, escape};
 
@@ -48,9 +48,9 @@ impl TenantStatus {
 
 /// Cache below this is none, bytes.
 const MINOR: u64 = 64 << 10;
-/// So many hexadecimal digits in a row are an id.
+/// At least this many hexadecimal digits in a row are an id.
 const ID: usize = 32;
-/// So many of them are shown.
+/// How many of them are shown.
 const SHORT_ID: usize = 12;
 
 /// A text with ids cut short.

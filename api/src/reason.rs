@@ -28,7 +28,7 @@ pub enum Rule {
         /// The value that the agent had written; `None` if it had not written the knob before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         applied: Option<String>,
-        /// Who wrote it; `None` where that is not known.
+        /// The writer; `None` where it is not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
     },
@@ -36,7 +36,7 @@ pub enum Rule {
     SetBack {
         /// The value found there.
         found: String,
-        /// Who set it back; `None` where that is not known.
+        /// The process that set it back; `None` where it is not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
     },

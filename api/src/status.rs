@@ -91,7 +91,7 @@ impl Status {
 
     /// Leaves out half of what there may be much of.
     fn halve(&mut self) {
-        // The unmanaged tenant is the last, and nobody's parent. Parents come first: those that stay are whole.
+        // The unmanaged tenant is the last, and no tenant's parent. Parents come first: those that stay are whole.
         let unmanaged = self.tenants.pop();
         self.tenants.truncate(self.tenants.len() / 2);
         self.tenants
@@ -277,9 +277,9 @@ pub struct PolicyStatus {
     pub backlogged_active: f64,
     /// It is stalled on I/O for at least this fraction of the time, 0 to 1.
     pub backlogged_stalled: f64,
-    /// `memory.low` is written again when it is off by more than one in so many of its value …
+    /// `memory.low` is written again when it is off by more than its value divided by this …
     pub low_deadband: u64,
-    /// … and by more than so many bytes.
+    /// … and by more than this many bytes.
     pub low_min_deadband: u64,
     /// Those of device bandwidth; `None` of agents that do not tell them, and in recordings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -291,13 +291,13 @@ pub struct PolicyStatus {
 pub struct IoPolicyStatus {
     /// No buffered writer has a smaller dirty budget.
     pub min_dirty_budget: u64,
-    /// At most one in so many of a writer's bytes are reclaimed in one step.
+    /// At most a writer's bytes divided by this are reclaimed in one step.
     pub reclaim_step: u64,
-    /// `memory.high` is written again when it is off by more than one in so many of its value.
+    /// `memory.high` is written again when it is off by more than its value divided by this.
     pub high_deadband: u64,
-    /// While more than one in so many of the divided bytes are free, a writer keeps more than its budget …
+    /// While more than the divided bytes divided by this are free, a writer keeps more than its budget …
     pub ample_free: u64,
-    /// … up to so many times the budget.
+    /// … up to this many times the budget.
     pub ample_budget: f64,
 }
 
@@ -323,7 +323,7 @@ impl PolicyStatus {
     }
 }
 
-/// Seconds without use of CPU or cache after which a tenant rests: the working sets of others that use theirs come before
+/// Seconds without use of CPU or cache after which a tenant rests: the working sets that other tenants use come before
 /// its own. The window in which tenants count as backlogged is as long.
 pub const RESTS_AFTER: f64 = 10.0;
 
@@ -366,8 +366,8 @@ pub struct TenantStatus {
     /// The weight that was declared to its runtime or in its unit, if any, and what the kernel has instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declared: Option<DeclaredWeight>,
-    /// Whether its children compete for cache with its siblings, each by its own weight, as nobody has set its own; unless a limit may bind, or
-    /// it has a minimum: then it competes with the sum of their weights.
+    /// Whether its children compete for cache with its siblings, each by its own weight, since it has no weight of its
+    /// own. If a limit of it may bind, or it has a minimum, it competes as one, with the sum of its children's weights.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sums_weights: bool,
     /// Whether no tenant is below it.

@@ -17,7 +17,7 @@ use crate::tree::{CgroupTree, Changes};
 /// A runtime writes its files a moment before or after it makes the cgroup: as long as some are missing they are asked for
 /// again after this time, and then each time after twice as much …
 const RETRY: Duration = Duration::from_millis(250);
-/// … so many times: the last one 32 s after the first.
+/// … this many times: the last one 32 s after the first.
 const RETRIES: u8 = 7;
 /// A runtime may note a new weight after it has written it: after a write the second look comes after this time.
 const CONFIRM: Duration = Duration::from_secs(1);

@@ -23,10 +23,10 @@ pub(crate) struct Inquiry {
 #[derive(Debug, Default)]
 pub(crate) struct Inquiries(pub BinaryHeap<Reverse<(Instant, CgroupId)>>, pub Pauses);
 
-/// Inquiries in a delegated subtree may take one second in so many. Its owner can make many cgroups there, and long files for
-/// each.
+/// Inquiries in a delegated subtree may take one second in this many. Its owner can make many cgroups there, and long
+/// files for each.
 const PART: u32 = 50;
-/// So much of that may be taken at once, after a rest: 20 ms of inquiries.
+/// A rest saves up this much time: after it, inquiries may take a fiftieth of it at once, 20 ms.
 const BURST: Duration = Duration::from_secs(1);
 
 /// Until when inquiries in delegated subtrees have used up their time, by the cgroup that is delegated.

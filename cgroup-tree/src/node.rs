@@ -1,4 +1,4 @@
-//! One cgroup of the tree, and whose settings count for it.
+//! One cgroup of the tree, and which settings count for it: the administrator's, or a delegatee's, too.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -43,7 +43,7 @@ pub struct Node<M> {
     pub(crate) namespace_root: bool,
     /// When the two above are read again.
     pub(crate) next_check: DelegationCheck,
-    /// Its own weight and who set it; `None` without one.
+    /// Its own weight, and whether the administrator or a delegatee set it; `None` without one.
     pub(crate) weight: Option<(Weight, Ownership)>,
     /// What stands in its files of weights and in `io.latency`.
     pub(crate) standing: Standing,
@@ -57,7 +57,7 @@ pub struct Node<M> {
     pub populated: bool,
     /// Its `memory.low` as an operator or a delegatee has set it, bytes; 0 without one.
     pub external_low: u64,
-    /// Who set that.
+    /// Whether the administrator or a delegatee set that.
     pub(crate) low_author: Ownership,
     /// What children left that were removed lately.
     pub departed: Departed,
@@ -201,7 +201,7 @@ impl<M> Node<M> {
         self.in_delegation && self.parent.is_some()
     }
 
-    /// Whether a setting in one of its files counts, by who wrote it. A delegatee's counts in a delegated subtree.
+    /// Whether a setting in one of its files counts, by its author. A delegatee's counts in a delegated subtree.
     /// Elsewhere the administrator has given away a file that divides the host's resources, and it is ignored.
     pub(crate) fn honors(&self, author: Ownership) -> bool {
         author == Ownership::Admin || self.in_delegation
@@ -248,7 +248,7 @@ impl<M> Node<M> {
         of_operator.map(|(set, _)| *set).max().unwrap_or(0)
     }
 
-    /// Who wrote `memory.min`, if it is above 0.
+    /// The author of `memory.min`, if it is above 0.
     fn author_of_min(&self, min: u64) -> Ownership {
         if min == 0 {
             return Ownership::Delegatee;
@@ -270,7 +270,7 @@ impl<M> Node<M> {
         self.low_author = self.author_of(Knob::MemoryLow.file());
     }
 
-    /// Who wrote one of its files. Where that cannot be known, the delegatee: it has less power.
+    /// The author of one of its files. Where that cannot be known, the delegatee: it has less power.
     pub(crate) fn author_of(&self, file: &str) -> Ownership {
         if !self.owner_is_author {
             return Ownership::Delegatee;

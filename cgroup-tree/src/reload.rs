@@ -41,7 +41,7 @@ impl<M> CgroupTree<M> {
         changes.weights_changed = true;
     }
 
-    /// Reads the rules anew for each cgroup, and decides anew whose settings count in it, parents first.
+    /// Reads the rules anew for each cgroup, and decides anew which settings count in it, parents first.
     fn override_anew(&mut self, rules: &[Rule], now: Instant, changes: &mut Changes) {
         let ids = self.breadth_first();
         let before: HashMap<CgroupId, Option<CgroupId>> =
@@ -68,7 +68,7 @@ impl<M> CgroupTree<M> {
                 node.owner_is_author = owner_is_author;
                 node.set_external_low(node.external_low);
                 self.read_weight(*id);
-                // What is believed of it depends on who may have made it.
+                // Which answers are believed depends on whether a delegatee may have made the cgroup.
                 self.inquire(*id, now);
             }
         }

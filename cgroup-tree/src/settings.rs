@@ -1,7 +1,7 @@
-//! Whose settings count: delegated subtrees, weights, and targets of latency.
+//! Which settings count, the administrator's or a delegatee's: delegated subtrees, weights, and targets of latency.
 //!
-//! Delegated subtrees (Documentation/admin-guide/cgroup-v2.rst, "Delegation"): where they begin, whose settings count in
-//! them, and their collapse into one tenant.
+//! Delegated subtrees (Documentation/admin-guide/cgroup-v2.rst, "Delegation"): where they begin, which settings count
+//! in them, and their collapse into one tenant.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -57,7 +57,7 @@ impl<M> CgroupTree<M> {
             .map(|node| node.cgroup.id())
     }
 
-    /// Decides anew whose settings count in `top` and below, after a delegation was found there.
+    /// Decides anew which settings count in `top` and below, after a delegation was found there.
     pub(crate) fn apply_delegation(&mut self, top: CgroupId, changes: &mut Changes) {
         for id in self.subtree(top).collect::<Vec<_>>() {
             let Some(node) = self.nodes.get(&id) else {
@@ -73,7 +73,7 @@ impl<M> CgroupTree<M> {
                 node.set_external_low(node.external_low);
             }
             self.read_weight(id);
-            // What is believed of it depends on who may have made it.
+            // Which answers are believed depends on whether a delegatee may have made the cgroup.
             self.inquire(id, Instant::now());
             let root = newly_in.and_then(|parent| self.delegation_root(parent));
             if root.is_some()
@@ -133,8 +133,8 @@ impl<M> CgroupTree<M> {
     /// its file has one. A declared number counts as it is, whatever its runtime makes of it in the file. podman with crun sets the weight on
     /// the cgroup `container` inside the scope, where it has no sibling.
     ///
-    /// An only child's weight does not count if it was set by somebody who may not set the parent's: a delegatee with a
-    /// single cgroup would choose the weight of everything it has.
+    /// An only child's weight does not count if its author may not set the parent's: a delegatee with a single cgroup
+    /// would choose the weight of everything it has.
     #[must_use]
     pub fn weight(&self, node: &Node<M>) -> (Weight, WeightSource) {
         if let Some(weight) = node.overrides.weight {

@@ -109,7 +109,7 @@ fn live(config: Config, name: &str) -> anyhow::Result<(Status, CurrentValues)> {
     current.left_unknown = left.1;
     current.drop_restored();
     let after = source.look()?;
-    // What the agent has taken or given back meanwhile would be told as somebody else's.
+    // A knob that the agent has taken or given back meanwhile would be shown as another writer's.
     let is = tenant(&after).unwrap_or_default();
     let held = |tenant: &TenantStatus, knob: &str| tenant.knobs.iter().any(|k| k.knob == knob);
     current

@@ -129,7 +129,7 @@ fn rows() -> usize {
         .unwrap_or(usize::MAX)
 }
 
-/// The lines of a page that fit into so many rows, the last of which is the cursor's.
+/// The lines of a page that fit into `rows` rows, the last of which is the cursor's.
 fn top(page: &str, rows: usize) -> String {
     page.split_inclusive('\n').take(rows - 1).collect()
 }
@@ -148,7 +148,7 @@ impl Keys {
         // Ctrl-C is a key, too: else the terminal would not be as it was after it.
         single.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
         tcsetattr(stdin(), OptionalActions::Now, &single).ok()?;
-        // Only then: signals that nobody looks for would end nothing.
+        // Only then: a signal that is caught and not looked for would end nothing.
         let Ok(signals) = Signals::handle() else {
             let _ = tcsetattr(stdin(), OptionalActions::Now, &before);
             return None;

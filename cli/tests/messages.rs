@@ -1,4 +1,4 @@
-//! What the program says to who uses it for the first time: what was expected, what was found, where, what to do.
+//! What the program says to a new user: what was expected, what was found, where, what to do.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 

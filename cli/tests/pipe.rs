@@ -1,11 +1,11 @@
-//! Whoever reads may go at any time.
+//! The reader of the output may go at any time.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 use std::io::Read;
 use std::process::{Command, ExitStatus, Stdio};
 
-/// Runs the program with a standard output that nobody reads; what it said on standard error, and how it ended.
+/// Runs the program with a standard output that has no reader; what it said on standard error, and how it ended.
 fn unread(args: &[&str]) -> (String, ExitStatus) {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -62,7 +62,7 @@ fn a_full_disk_is_an_error() {
     );
 }
 
-/// Nobody reads what it says on standard error either.
+/// Standard error has no reader either.
 #[test]
 fn an_error_that_nobody_reads_is_one_all_the_same() {
     let (reader, writer) = std::io::pipe().unwrap();

@@ -42,7 +42,7 @@ fn an_agent_that_starts_is_waited_for_and_a_request_to_it_is_to_be_repeated() {
 
     let answers = std::thread::spawn(move || {
         let text = serde_json::to_vec(&Status::default()).unwrap();
-        // Some of them only look whether somebody listens.
+        // Some of them only look whether the socket has a listener.
         for client in listener.incoming().flatten() {
             if (&client).write_all(&text).is_ok() {
                 drop(client);

@@ -52,7 +52,7 @@ fn wait_until(what: &str, come: impl Fn() -> bool) {
     }
 }
 
-/// Answers everybody with this.
+/// Answers each client with this.
 fn answer(socket: &Path, text: Vec<u8>) {
     let listener = UnixListener::bind(socket).unwrap();
     std::thread::spawn(move || {

@@ -26,7 +26,7 @@ fn an_agent_without_heartbeat_is_interrupted_and_survives() {
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(INTERRUPT, Arc::clone(&interrupted)).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    // Its parent is not the process whose number it was given: it interrupts nobody.
+    // Its parent is not the process whose number it was given: it interrupts none.
     let mut other = watchdog(dir.path(), 1);
     let begun = Instant::now();
     while begun.elapsed() < TIMEOUT + Duration::from_secs(2) {

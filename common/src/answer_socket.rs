@@ -71,8 +71,8 @@ impl AnswerSocket {
         &self.listener
     }
 
-    /// Answers everyone who waits. `document` is called once, and only if somebody asks; what it returns makes the text, in
-    /// a thread of its own.
+    /// Answers each client that waits. `document` is called once, and only if a client waits; what it returns makes the
+    /// text, in a thread of its own.
     pub fn answer<M: FnOnce() -> Vec<u8> + Send + 'static>(&self, document: impl FnOnce() -> M) {
         let accepted = std::iter::from_fn(|| self.listener.accept().ok());
         let clients: Vec<_> = accepted

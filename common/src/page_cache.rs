@@ -15,8 +15,8 @@ use rustix::fs::{Access, AtFlags, CWD};
 /// Pages that one call looks at: 64 MiB.
 pub const WINDOW: u64 = 1 << 14;
 
-/// Whether the kernel tells this process what is cached of the file. Of others it says that all is: it tells the file's
-/// owner and those who may write it (`can_do_mincore` in mm/mincore.c, Linux 5.2).
+/// Whether the kernel tells this process what is cached of the file. It tells the file's owner, and those who may write
+/// the file. To others it says that all is cached (`can_do_mincore` in mm/mincore.c, Linux 5.2).
 #[must_use]
 pub fn is_told(file: &impl AsFd) -> bool {
     let fd = file.as_fd();
@@ -27,7 +27,7 @@ pub fn is_told(file: &impl AsFd) -> bool {
 }
 
 /// Calls `cached` with the number of each page of the file that is in the page cache, among the [`WINDOW`] that begin with
-/// page `first`, at most up to a size of so many bytes.
+/// page `first`, at most up to a size of `size` bytes.
 ///
 /// # Errors
 /// If the file cannot be mapped, as where its file system cannot, or it was opened for writing only.

@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// next turn.
 pub fn tell(message: &str) -> bool {
     let socket = std::env::var_os("NOTIFY_SOCKET");
-    // Nobody else can be told.
+    // Without a service manager there is nothing to tell.
     socket.is_none_or(|socket| send(socket.as_bytes(), message).is_ok())
 }
 

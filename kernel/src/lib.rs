@@ -8,7 +8,7 @@
 //! * [`proc`](mod@proc): `/proc/meminfo`, `/proc/vmstat`, `/proc/zoneinfo`, `/proc/pressure`.
 //! * [`block`] and [`io`]: schedulers, io.cost, `io.stat` and weights.
 //! * [`probes`]: what applications read and write, counted by eBPF.
-//! * [`watch`]: changes in the cgroup tree, without rescanning it, and who writes knobs.
+//! * [`watch`]: changes in the cgroup tree, without rescanning it, and which processes write knobs.
 //! * [`capabilities`] and [`release`]: what this kernel and its mounts can do, each with its reason.
 //!
 //! Every type that the kernel prints has a `parse(&[u8])`, which is pure: it never panics and never allocates more than a

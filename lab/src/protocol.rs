@@ -38,7 +38,7 @@ pub(crate) enum Request {
     Sh {
         /// For `sh -c`.
         script: String,
-        /// It is killed after so many seconds.
+        /// It is killed after this many seconds.
         seconds: u64,
     },
     /// Write a part of a file.

@@ -41,7 +41,7 @@ impl Memory {
         }
     }
 
-    /// From so many dirty bytes of all on writers are held back.
+    /// From this many dirty bytes in all on, writers are held back.
     pub(crate) fn limit(&self) -> f64 {
         self.dirtyable * self.dirty_ratio
     }
@@ -64,12 +64,12 @@ pub(crate) struct Pages {
     pub(crate) file: f64,
     /// `memory.high`; infinite for `max`.
     pub(crate) high: f64,
-    /// Writeback that was begun and that was completed, ever: who waits for what was begun compares the two.
+    /// Writeback that was begun and that was completed, ever: a thread that waits for what was begun compares the two.
     pub(crate) begun: f64,
     pub(crate) completed: f64,
     /// Its part of all that was written back lately, 0 to 1: the kernel lets it have that part of what may be dirty.
     pub(crate) written: f64,
-    /// Somebody waits for all of it to be written.
+    /// A thread waits for all of it to be written.
     pub(crate) flush_all: bool,
 }
 
@@ -90,7 +90,7 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// Of the files' bytes so many may be cached.
+    /// How many of the files' bytes may be cached.
     pub(crate) fn cacheable(&self, files: f64, other: f64) -> f64 {
         files.min((self.high - other).max(0.0))
     }

@@ -93,15 +93,15 @@ pub(crate) struct Request {
     pub(crate) thread: Option<usize>,
 }
 
-/// A disk takes what it has room for so many times as fast as it works.
+/// A disk with room takes requests this many times as fast as it works.
 const TAKES: f64 = 1.3;
 /// Requests that the device takes from all together (tags).
 const TAGS: usize = 64;
 /// A slice of BFQ, seconds of the disk (`slice_async` and budgets of a disk of 60 MB/s are of that order).
 const SLICE: f64 = 0.04;
-/// So many times as much of writeback is served by turns.
+/// This many times as much writeback as other requests is served by turns, past the weights.
 const WRITEBACK_LEAKS: f64 = 2.0;
-/// io.cost looks at who used what this often, seconds.
+/// io.cost looks this often at what each cgroup used, seconds.
 const PERIOD: f64 = 0.05;
 /// What a tenant of io.cost may save, of a period (`MARGIN_PCT`).
 const MARGIN: f64 = 0.5;
@@ -137,7 +137,7 @@ pub(crate) struct Queue {
     served: [f64; 2],
     /// Seconds in which it can take requests in advance.
     link: f64,
-    /// Whose slice it is, and how much of it is left.
+    /// The tenant that has the slice, and how much of it is left.
     slice: (usize, f64),
     leaked: f64,
     turn: usize,
@@ -286,7 +286,8 @@ impl Queue {
         self.link = self.link.min(STEP);
     }
 
-    /// For how long the disk is busy with a request of so much work. What is throttled is only busy with those that wait.
+    /// For how long the disk is busy with a request that takes `times`. A throttled disk is only busy with requests
+    /// that wait.
     fn taking(&self, times: [f64; 2]) -> f64 {
         if self.disk.two_limits {
             0.0
@@ -369,7 +370,7 @@ impl Queue {
                     time(a).total_cmp(&time(b))
                 })?;
             left = SLICE;
-            // Who was away has not saved anything.
+            // A tenant that was idle has not saved anything.
             let lane = &mut self.lanes[of];
             lane.virtual_time = lane.virtual_time.max(self.virtual_time - 1.0);
             self.virtual_time = self.virtual_time.max(lane.virtual_time);
@@ -380,7 +381,8 @@ impl Queue {
         let time = bytes.max(one);
         lane.virtual_time += time / lane.share.max(1e-6);
         self.slice = (of, left - time);
-        // What nobody waits for passes its weights more often: guests of buffered writers are further from them.
+        // Requests that no thread waits for pass the weights more often: in guests, buffered writers are further from
+        // them.
         if request.thread.is_none() {
             self.leaked += leak * (WRITEBACK_LEAKS - 1.0);
         }
@@ -422,7 +424,7 @@ impl Queue {
         let mut takers = 0.0;
         for lane in &mut self.lanes {
             let used = lane.used / self.period;
-            // Who does not use up its budget leaves what it does not need, with a margin.
+            // A tenant that does not use up its budget leaves what it does not need, with a margin.
             let donor = !lane.held() && used < 0.9 * lane.share;
             lane.in_use = if donor {
                 (used * 1.25).min(lane.share)

@@ -16,7 +16,7 @@ const WRITEBACK_RANDOM: f64 = 65536.0;
 const LEAST_DIRTY: f64 = 2e6;
 /// At most this part of the files that a file server deletes is dirty: some are older.
 const MOST_DIRTY: f64 = 0.85;
-/// A paced tenant makes up for what it could not do for so many seconds.
+/// A paced tenant makes up for at most this many seconds in which it could not do its work.
 const CATCHES_UP: f64 = 1.0;
 /// What counts as lately there, seconds (`VM_COMPLETIONS_PERIOD_LEN`).
 const LATELY: f64 = 3.0;
@@ -68,9 +68,9 @@ enum Thread {
     Until(f64),
     /// Waits for a request.
     Request,
-    /// Waits until so much writeback of each tenant's is completed, since then.
+    /// Waits until this much writeback of each tenant is completed, since then.
     Sync(f64),
-    /// Waits for one of its own pages under writeback, until so much is completed.
+    /// Waits for one of its own pages under writeback, until this much is completed.
     Page(f64),
 }
 
@@ -112,7 +112,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine of so many tenants right below the root, of weight 100, who do nothing yet.
+    /// A machine of `tenants` tenants right below the root, of weight 100. They do nothing yet.
     #[must_use]
     pub fn new(disk: Disk, memory: Memory, tenants: usize, seed: u64) -> Self {
         let tenant = |_| Tenant {
@@ -173,7 +173,8 @@ impl Machine {
         self.queue.disk.bytes_per_second = bytes_per_second;
     }
 
-    /// io.cost lets so many bytes, or so many requests, through a second from now on, the costs of both added; without a bound it is off.
+    /// io.cost lets `bytes`, or `requests`, through a second from now on, the costs of both added. It is off where both
+    /// are infinite.
     pub const fn set_rate(&mut self, bytes: f64, requests: f64) {
         self.queue.disk.scheduler = Scheduler::IoCost { bytes, requests };
     }
@@ -216,7 +217,7 @@ impl Machine {
         self.tenants.len()
     }
 
-    /// Runs so many seconds.
+    /// Runs for `seconds` seconds.
     pub fn run(&mut self, seconds: f64) {
         let end = self.now + seconds - STEP / 2.0;
         while self.now < end {
@@ -269,7 +270,7 @@ impl Machine {
     fn step(&mut self) {
         self.now += STEP;
         self.add_up();
-        // Nobody is always the first to find room.
+        // The tenants take turns in being the first to find room.
         self.first = (self.first + 1) % self.tenants.len();
         for turn in 0..self.tenants.len() {
             let tenant = (self.first + turn) % self.tenants.len();
@@ -556,7 +557,7 @@ impl Machine {
 
 /// How a thread goes on.
 enum Next {
-    /// After so many seconds at the speed of memory.
+    /// After this many seconds at the speed of memory.
     After(f64),
     /// It waits.
     Waits(Thread),

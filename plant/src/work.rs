@@ -8,12 +8,12 @@ pub enum Kind {
         /// The part that is written.
         writes: f64,
     },
-    /// Overwrites its own file of so many bytes at random places, through the page cache.
+    /// Overwrites its own file at random places, through the page cache.
     Buffered {
         /// The file's size, bytes.
         file: f64,
     },
-    /// Filebench's fileserver: writes a file, reads one, deletes one, of a population of so many bytes.
+    /// Filebench's fileserver: writes a file, reads one, deletes one, of a population of files.
     FileServer {
         /// All its files, bytes.
         files: f64,
@@ -35,7 +35,7 @@ pub struct Work {
     pub think: f64,
     /// With direct I/O bytes per second that it wants, and makes up for when it had to wait; 0 is all that it can get.
     pub pace: f64,
-    /// It is active for so many seconds and then idle for as many; 0 is always active.
+    /// It is active for this many seconds and then idle for as many; 0 is always active.
     pub burst: f64,
 }
 

@@ -15,12 +15,12 @@ pub const MAX_FILE: u64 = 1 << 20;
 /// The most entries of a directory that are listed.
 const MAX_ENTRIES: usize = 4096;
 
-/// Whose files are believed, beside those of root and of this process's own user.
+/// Of which user files are believed, beside those of root and of this process's own user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// Nobody's.
+    /// Of none.
     Root,
-    /// Those of this user. No mount is entered then: a user can mount a file system that never answers.
+    /// Of this user. No mount is entered then: a user can mount a file system that never answers.
     User(u32),
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Owner {
 pub(crate) struct Base {
     /// Its path, from `/` on.
     pub path: PathBuf,
-    /// Whose files in it are believed.
+    /// Of which user files in it are believed.
     pub owner: Owner,
 }
 
@@ -177,7 +177,7 @@ impl Files {
         const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
         let path = base.path.strip_prefix("/").unwrap_or(&base.path);
         let mut at = openat(CWD, self.root.join(path), DIRECTORY, Mode::empty())?;
-        // Who can write there could put any file there.
+        // A user who can write the directory could put any file there.
         let owned = fstat(&at)?;
         if !is_trusted(owned.st_uid, owned.st_mode, Owner::Root) {
             return Err(Errno::PERM);
@@ -204,7 +204,7 @@ impl Files {
         if mount.is_none() {
             return openat(&at, last, flags | OFlags::NOFOLLOW, Mode::empty());
         }
-        // What is there is opened only once it is known whose file system it is on.
+        // The file is opened only once it is known on which file system it is.
         let found = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = openat(&at, last, found, Mode::empty())?;
         within(&found, mount)?;
@@ -276,7 +276,7 @@ fn state(stat: &rustix::fs::Stat) -> State {
     ])
 }
 
-/// Whether nobody but root, this process's user and `owner` could have written it.
+/// Whether only root, this process's user and `owner` could have written it.
 fn is_trusted(uid: u32, mode: u32, owner: Owner) -> bool {
     let own = rustix::process::geteuid().as_raw();
     let is_owner = match owner {

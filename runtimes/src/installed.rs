@@ -15,7 +15,7 @@ pub struct Installed {
     pub name: &'static str,
     /// Its program: with `--version` it says its version.
     pub program: PathBuf,
-    /// Who makes its cgroups, where that is a choice: `systemd` or `cgroupfs`.
+    /// What makes its cgroups, where that is a choice: `systemd` or `cgroupfs`.
     pub cgroup_driver: Option<String>,
     /// What is read, and from where.
     pub reads: Reads,
@@ -127,7 +127,7 @@ fn access_of(path: &Path) -> bool {
         && access(path, Access::READ_OK).is_ok()
 }
 
-/// Who makes the cgroups of its containers.
+/// What makes the cgroups of its containers: `systemd` or `cgroupfs`.
 fn driver(files: &Files, root: &Path, name: &str) -> Option<String> {
     let of = |directory: &str, file: &str, parse: fn(&[u8]) -> Option<Option<String>>| {
         files.parse(&Base::root(directory), file, parse).flatten()

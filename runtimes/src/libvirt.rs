@@ -44,7 +44,7 @@ pub(crate) fn resolve(files: &Files, id: u32, name: &str, meaning: &Meaning<'_>)
             converts: false,
         });
     }
-    // libvirt's cgroups are in slices, or in its own `machine`: nobody else makes one there.
+    // libvirt's cgroups are in slices, or in its own `machine`: no delegatee makes one there.
     let is_libvirts = |name: &&str| *name == "machine" || name.ends_with(".slice");
     let above = meaning
         .whole

@@ -40,7 +40,7 @@ pub(crate) struct Meaning<'a> {
     pub part: Option<&'a str>,
     /// The path of the candidate.
     pub whole: &'a str,
-    /// The user in whose slice it is.
+    /// The user that has made it.
     pub user: Option<u32>,
 }
 
@@ -193,7 +193,8 @@ pub(crate) fn unescape(text: &str) -> Option<String> {
     justitia_api::escape::decode(text)?.into_string().ok()
 }
 
-/// Whose a cgroup is: only what lies below a user's own manager is made by that user. What root puts into the user's slice is root's.
+/// The user that has made a cgroup: only cgroups below a user's own manager are made by that user. What root puts into
+/// the user's slice is root's.
 fn user_of(path: &str) -> Option<u32> {
     let slice = path.strip_prefix("user.slice/user-")?;
     let (uid, below) = slice.split_once(".slice/")?;

@@ -86,7 +86,7 @@ struct Place {
     prefix: String,
 }
 
-/// Where a user's containers may be; what is there is the user's to write, so it names no other place.
+/// Where a user's containers may be. The user can write the files there, so they name no other place.
 fn places_of_user(files: &Files, uid: u32) -> Option<Vec<Place>> {
     let etc = Base::root("/etc");
     let home = files.parse(&etc, "passwd", |passwd| parse::home_of(passwd, uid))?;

@@ -498,7 +498,7 @@ fn a_rootless_container_has_the_name_that_its_users_files_say() {
     let inner = format!("{path}/container/user.slice/libpod-{ID}.scope");
     let name = tree.resolve(&inner, true).identity.name;
     assert!(!name.contains("mine"), "{name}");
-    // Nor with a home whose files are a third one's; only root can make one.
+    // Nor with a home whose files belong to a third user; only root can make one.
     if rustix::process::geteuid().is_root() {
         let list =
             tree.path("home/u/.local/share/containers/storage/overlay-containers/containers.json");

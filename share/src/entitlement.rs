@@ -11,8 +11,8 @@ use crate::{NodeId, Tree, Weight};
 /// its minimum while the minimums fit; none gets more than its working set while a sibling has less than both its own
 /// working set and its share by weight; none is above its demand unless all are satisfied. Monotone in weight, use,
 /// working set, demand and capacity (see [`max_min`]). A group's requested protection
-/// ([`Demand::requested_protection`]) comes after all minimums of the group. The members of a group whose weight nobody set
-/// compete with its siblings, each by its own weight ([`Demand::sums_weights`]).
+/// ([`Demand::requested_protection`]) comes after all minimums of the group. The members of a group without a weight of
+/// its own compete with its siblings, each by its own weight ([`Demand::sums_weights`]).
 ///
 /// With unlimited demands this is the Justitia paper's `Threshold = NR_FILE_PAGES × proportion` (section
 /// III-B3, equation 1), at every level of the tree; with demands it is DoubleDecker's effective
@@ -57,8 +57,9 @@ pub fn entitlements(tree: &Tree<Demand>, capacity: u64) -> Vec<u64> {
     parts
 }
 
-/// Whether the members of a group compete with its siblings: nobody has set its weight, and nothing else makes it one: no limit
-/// that may bind, no minimum beyond theirs, and no protection that a member requests, which counts inside it alone.
+/// Whether the members of a group compete with its siblings. So they do if it has no weight of its own and nothing else
+/// makes it one competitor: no limit that may bind, no minimum beyond those of its members, and no protection that a
+/// member requests, which counts inside the group alone.
 fn dissolves(tree: &Tree<Demand>, bids: &[Bid], group: NodeId, capacity: u64) -> bool {
     let own = &tree[group];
     let members = || tree.children(Some(group));
@@ -141,15 +142,16 @@ fn apply_requested(tree: &Tree<Demand>, members: &[NodeId], amount: u64, group: 
 pub struct Demand {
     /// Weight among the siblings.
     pub weight: Weight,
-    /// Nobody set a weight of this inner node: its children compete with its siblings, each by its own weight, so that where
-    /// no weight is set on the way leaves compete as leaves, whatever the shape of the tree. Where it has a limit that binds, or a
-    /// minimum, it competes as one, with the sum of the weights of those children that demand anything.
+    /// This inner node has no weight of its own: its children compete with its siblings, each by its own weight. So
+    /// where no weight is set on the way, leaves compete as leaves, whatever the shape of the tree. Where it has a
+    /// limit that binds, or a minimum, it competes as one, with the sum of the weights of those children that demand
+    /// anything.
     pub sums_weights: bool,
     /// What it gets before anything is divided by weight (for an inner node, at least the sum of its children's minimums).
     pub minimum: u64,
-    /// Requested protection: counts as a minimum among the siblings, after all their minimums, and nowhere else. It is never
-    /// carried up to the parent. It is for those who may decide inside the parent, but not how much the parent gets: as
-    /// the kernel's `memory.low`, whose effect in a subtree is bounded by the subtree's own
+    /// Requested protection: counts as a minimum among the siblings, after all their minimums, and nowhere else. It is
+    /// never carried up to the parent. It is for delegatees, who may decide inside the parent, but not how much the
+    /// parent gets: as the kernel's `memory.low`, whose effect in a subtree is bounded by the subtree's own
     /// (Documentation/admin-guide/cgroup-v2.rst, "memory.low").
     pub requested_protection: u64,
     /// The part of its working set that is in use now. It is served, by weight, before what others keep for later (for an
@@ -207,7 +209,7 @@ mod tests {
             tree[*pod].total = 0;
         }
         assert_eq!(entitlements(&tree, 1100)[..2], [550, 550]);
-        // Nor do those that demand next to nothing, and what they leave is everybody's.
+        // Nor do those that demand next to nothing, and what they leave goes to all members.
         for pod in &pods[1..] {
             tree[*pod].total = 1;
         }

@@ -50,7 +50,7 @@ pub struct RecentMean<const REMEMBERED: u64> {
 }
 
 impl<const REMEMBERED: u64> RecentMean<REMEMBERED> {
-    /// So many more took so long together, nanoseconds.
+    /// Adds `count` events that took `ns` nanoseconds together.
     pub const fn add(&mut self, count: u64, ns: u64) {
         self.count = self.count.saturating_add(count);
         self.ns = self.ns.saturating_add(ns);

@@ -1,11 +1,11 @@
 //! Weighted max-min fairness in one sibling group: an amount divided by weight, between a minimum and a demand each.
 //!
-//! The rule is water-filling (Bertsekas and Gallager, Data Networks, section 6.5.2): everyone gets `level × weight`, clamped to its own minimum and demand,
-//! and the level is the one at which the amount is used up. Whole units are given by the divisor
-//! method of Sainte-Laguë (Webster): the k-th unit of a bidder has the rank `weight / (2k − 1)`, and the
-//! best-ranked units win. That makes the integers exact (they add up) and monotone: more weight, more
-//! demand or a larger amount never gives a bidder less, and one unit more to divide changes one
-//! bidder by one unit. Largest-remainder rounding has none of these (the Alabama paradox).
+//! The rule is water-filling (Bertsekas and Gallager, Data Networks, section 6.5.2): each member gets `level × weight`,
+//! clamped to its own minimum and demand. The level is the one at which the amount is used up. Whole units are given by
+//! the divisor method of Sainte-Laguë (Webster): the k-th unit of a bidder has the rank `weight / (2k − 1)`, and the
+//! best-ranked units win. That makes the integers exact (they add up) and monotone: more weight, more demand or a
+//! larger amount never gives a bidder less, and one unit more to divide changes one bidder by one unit.
+//! Largest-remainder rounding has none of these (the Alabama paradox).
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -17,9 +17,9 @@ pub struct Bid {
     pub weight: u32,
     /// What it gets first, before anything is divided by weight.
     pub minimum: u64,
-    /// The part of its working set that is in use now: it gets this, by weight, before anyone gets more than that.
+    /// The part of its working set that is in use now: it gets this, by weight, before any member gets more than that.
     pub in_use: u64,
-    /// Its working set: it gets this, by weight, before anyone gets more than that.
+    /// Its working set: it gets this, by weight, before any member gets more than that.
     pub working_set: u64,
     /// What it can use at most. It caps the minimum and the working set.
     pub demand: u64,
@@ -106,7 +106,7 @@ fn find_level(amount: u64, bids: &[Bid], lo: &[u64], hi: &[u64]) -> (u128, u128)
             fixed += u128::from(at);
         }
     }
-    // Everyone who can grow has grown to the end: any level above all of them will do.
+    // Each member that can grow has grown to the end: any level above all of them will do.
     (u128::from(u64::MAX), 1)
 }
 
@@ -199,7 +199,7 @@ fn settle(amount: u64, bids: &[Bid], lo: &[u64], hi: &[u64], parts: &mut [u64]) 
             ..
         }) = turns.pop()
         else {
-            return; // only weights of 0 are left: nobody may have the rest
+            return; // only weights of 0 are left: none may have the rest
         };
         parts[index] = if give {
             parts[index] + 1

@@ -11,7 +11,7 @@ use crate::num::to_f64;
 /// unit and is at least 0; what has no counterpart in the other list does not count.
 ///
 /// Where several tenants share the lowest weight, the mean of what they got is the unit. Infinite if
-/// the lowest got nothing while somebody got something; `None` without tenants or when nobody got
+/// the lowest got nothing while another tenant got something; `None` without tenants or when none got
 /// anything.
 #[must_use]
 pub fn pv(weights: &[Weight], actual: &[f64]) -> Option<f64> {
@@ -49,7 +49,7 @@ pub(crate) fn of_proportions(ideal: &[f64], actual: &[f64]) -> Option<f64> {
 /// Jain's fairness index of what each tenant got for its weight (Jain, Chiu and Hawe, DEC-TR-301, 1984): 1 is perfect
 /// proportion, 1/n is that one of n has everything. Other than [`pv`] it hardly sees a tenant of little weight.
 ///
-/// `actual` as in [`pv`]. `None` without tenants or when nobody got anything.
+/// `actual` as in [`pv`]. `None` without tenants or when none got anything.
 #[must_use]
 pub fn jain(weights: &[Weight], actual: &[f64]) -> Option<f64> {
     let got = |(weight, actual): (&Weight, &f64)| actual / to_f64(weight.get());
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(pv(&two, &[0.0, 21.0]), Some(f64::INFINITY));
         assert_eq!(pv(&two, &[0.0, 0.0]), None);
         assert_eq!(pv(&[], &[]), None);
-        // Equal weights: the unit is their mean, not whoever happens to come first.
+        // Equal weights: the unit is their mean, not the part of the first.
         assert_eq!(pv(&weights(&[100, 100]), &[1.0, 3.0]), Some(0.5));
     }
 

@@ -10,7 +10,7 @@ use curves::{Random, View, zipf};
 const CAPACITY: f64 = 11_200.0;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The working set after so many seconds with the accesses of `second`: the lowest, the median and the highest of 21 seeds.
+/// The working set after `seconds` seconds with the accesses of `second`: lowest, median and highest of 21 seeds.
 fn after(seconds: u64, mut second: impl FnMut(u64, &mut Random) -> Vec<u64>) -> [f64; 3] {
     let mut sizes: Vec<f64> = (0..21)
         .map(|seed| {
@@ -92,7 +92,7 @@ fn of_a_skewed_use_the_tail_is_not() {
     check("zipf 1.1", after(200, skewed), 1500.0..=11_200.0);
 }
 
-/// 400 MB at random, so many reads a second until `end`, and nothing from then on.
+/// 400 MB at random, `each_second` reads a second until `end`, and nothing from then on.
 fn idle_from(end: u64, each_second: u64) -> impl FnMut(u64, &mut Random) -> Vec<u64> {
     let mut busy = random(6400, each_second);
     move |at, random| {

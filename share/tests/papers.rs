@@ -88,7 +88,7 @@ fn doubledecker_figure_9() {
     let tree = flat(&demand.map(|d| (25, d)));
     let fair = entitlements(&tree, 3000);
     assert_eq!(fair, [800, 550, 520, 1130]);
-    // The next 2 MB that anybody stores comes out of the video server.
+    // The next 2 MB that any container stores come out of the video server.
     let greedy = [780, 530, 500, 1190];
     assert_eq!(victim(&greedy, &fair, 2), Some(3));
     let paper = greedy.map(|used| Entity {
@@ -109,7 +109,7 @@ fn doubledecker_figure_13() {
         1000,
     );
     assert_eq!(after, [500, 300, 200]);
-    // Both rules take it first from whoever is furthest above its new share.
+    // Both rules take it first from the entity that is furthest above its new share.
     let used = [600, 400, 0];
     let paper: Vec<Entity> = used
         .iter()
@@ -143,7 +143,7 @@ fn doubledecker_figure_6() {
     assert_eq!([of(vm2), of(a), of(b)], [6700, 1675, 5025]);
 }
 
-/// Where the entities are saturated (nobody leaves anything unused), both rules choose alike.
+/// Where the entities are saturated (none leaves anything unused), both rules choose alike.
 #[test]
 fn victim_is_algorithm_1_when_all_are_saturated() {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;

@@ -96,8 +96,8 @@ proptest! {
         }
     }
 
-    /// Working sets come before everything but minimums: while all of it fits, everybody has it, and while it does not,
-    /// nobody has more.
+    /// Working sets come before everything but minimums: while all of them fit, each member has its own, and while they
+    /// do not, none has more than its own.
     #[test]
     fn working_sets_before_the_rest(bids in any_group(), amount in any_amount()) {
         let parts = max_min(amount, &bids);
@@ -130,7 +130,8 @@ proptest! {
         prop_assert!(max_min(amount, &used)[i] >= max_min(amount, &bids)[i]);
     }
 
-    /// Between minimum and what is in use, between that and the working set, and between that and the demand, everybody stands at the same level, within half a unit.
+    /// Between minimum and what is in use, between that and the working set, and between that and the demand, all
+    /// members stand at the same level, within half a unit.
     #[test]
     fn same_level_for_all(bids in any_group(), amount in 0..10_000_000u64) {
         let parts = max_min(amount, &bids);
@@ -190,8 +191,8 @@ proptest! {
         }
     }
 
-    /// A tenant that demands nothing leaves everything to the others; what nobody demands is divided by weight; alone, one
-    /// gets all, whatever it demands.
+    /// A tenant that demands nothing leaves everything to the others. What no tenant demands is divided by weight. A
+    /// tenant that is alone gets all, whatever it demands.
     #[test]
     fn work_conserving(
         weights in proptest::collection::vec(1..=10_000u64, 2..10),
@@ -220,8 +221,8 @@ proptest! {
         }
     }
 
-    /// Whoever decides inside a node decides nothing outside it: not by requested protection, not by weights, not by how
-    /// many children it makes, as long as they demand no more together.
+    /// Settings inside a node decide nothing outside it: not its requested protections, not its weights, not the number
+    /// of its children, as long as these demand no more together.
     #[test]
     fn what_is_said_inside_changes_nothing_outside(
         tree in any_tree(),

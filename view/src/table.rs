@@ -116,7 +116,7 @@ pub fn fitted(
     table(&columns, rows.into_iter().map(cut))
 }
 
-/// At most so many columns of a text, with its end, which tells more of a path than its middle.
+/// At most `most` columns of a text, with its end, which tells more of a path than its middle.
 fn shortened(text: &str, most: usize) -> String {
     if width(text) <= most {
         return text.to_owned();

@@ -52,7 +52,7 @@ pub fn whatif(status: &Status, index: usize, change: Change, block: f64) -> Vec<
             let most = wants(tenant).max(tenant.usage);
             let mut cache = [before[i], after[i]].map(|part| part.min(most));
             if let (true, Change::Size(size)) = (i == index, change) {
-                // What nobody demands is divided, too: of that it gets nothing.
+                // What no tenant demands is divided, too: of that it gets nothing.
                 cache[1] = after[i].min(size);
             }
             (i, forecast(tenant, cache, block))
@@ -207,7 +207,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A working set of so many MiB, of which each is used as often as any other.
+    /// A working set of `size` MiB. Each MiB is used as often as any other.
     fn hot(path: &str, weight: u64, size: u64) -> TenantStatus {
         TenantStatus {
             path: path.into(),

@@ -178,7 +178,7 @@ mod tests {
         );
     }
 
-    /// A journal that was moved, with so many corrupt lines.
+    /// A journal that was moved, with `lines` corrupt lines.
     fn corrupt(lines: usize) -> Corruption {
         Corruption {
             lines,

@@ -22,7 +22,7 @@ const COLUMNS: [(Column<'_>, u8); 9] = [
 /// Tenants of a guest that are shown: those that hold most.
 const TENANTS: usize = 8;
 
-/// The status as a table, at most so many columns wide.
+/// The status as a table, at most `width` columns wide.
 pub(super) fn text(status: &Status, width: Option<usize>) -> String {
     let lacks = if status.shortage > 0 {
         format!(", {} short", bytes(status.shortage))

@@ -66,7 +66,7 @@ impl Worker {
         Self { done, stop, thread }
     }
 
-    /// Waits until it has got so many more replies.
+    /// Waits until it has got `more` more replies.
     pub(crate) fn wait_for(&self, more: u64) {
         let before = self.done.load(Ordering::SeqCst);
         while self.done.load(Ordering::SeqCst) < before + more {

@@ -1,5 +1,4 @@
-//! What is printed. Whoever reads it may go at any time (`| head -1`): that is no error of anybody's, and `println!` would
-//! panic.
+//! What is printed. Its reader may go at any time (`| head -1`): that is no error, and `println!` would panic.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -7,7 +6,7 @@ use std::io::{self, ErrorKind, Write};
 /// As of a program that ended by SIGPIPE, which the others in a pipe end by.
 const PIPE: i32 = 128 + 13;
 
-/// Prints a line; ends the program if nobody reads. For what has nothing left to do but to tell.
+/// Prints a line; ends the program if the reader is gone. For a program that has nothing left to do but to print.
 pub fn line(text: impl Display) {
     print(format_args!("{text}\n"));
 }
@@ -20,7 +19,7 @@ pub fn json(told: &impl serde::Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(told).map(|text| justitia_api::escape::json(&text))
 }
 
-/// Prints; ends the program if nobody reads. For what has nothing left to do but to tell.
+/// Prints; ends the program if the reader is gone. For a program that has nothing left to do but to print.
 pub fn print(text: impl Display) {
     let mut out = io::stdout().lock();
     let done = write!(out, "{text}").and_then(|()| out.flush());
@@ -34,7 +33,7 @@ pub fn print(text: impl Display) {
     }
 }
 
-/// Prints a line if anybody reads. For what goes on working.
+/// Prints a line if there is a reader. For a program that goes on working.
 pub fn tell(text: impl Display) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
@@ -49,7 +48,7 @@ pub fn error(text: impl Display) {
     note(format_args!("{name}: {text}"));
 }
 
-/// Says a line on standard error if anybody reads. Nothing in it does anything to a terminal.
+/// Says a line on standard error if there is a reader. Nothing in it does anything to a terminal.
 pub fn note(text: impl Display) {
     let text = justitia_api::escape::plain_lines(&text.to_string());
     let _ = writeln!(io::stderr(), "{text}");

@@ -1,4 +1,4 @@
-//! OpenMetrics, or Prometheus' own text format for who asks for that, over HTTP: `GET /metrics`, nothing else.
+//! OpenMetrics, or Prometheus' own text format for clients that ask for it, over HTTP: `GET /metrics`, nothing else.
 //!
 //! Any client that reaches the address is served, every local user for instance. So everything is bounded: the number of
 //! clients, in all and of one user or machine, the size of a request, the time that it may take, and how often the page is

@@ -1,18 +1,18 @@
-//! Who a client is, so that none takes the connections of all.
+//! Which user or machine a client belongs to, so that none takes all connections.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-/// Who a client is.
+/// The user or machine that a client belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// A user of this machine, in the agent's network namespace.
     User(u32),
     /// Another machine, or a network of IPv6 (the first 64 bits): one machine may have all of its addresses.
     Address(IpAddr),
-    /// A client that has closed its side already: whose it was is not known.
+    /// A client that has closed its side already: its user or machine is not known.
     Closing,
 }
 
@@ -49,7 +49,7 @@ impl Peers {
         }
     }
 
-    /// Who is at the other end; `None` if it is gone.
+    /// The user or machine at the other end; `None` if the client is gone.
     pub(crate) fn of(&self, client: &TcpStream) -> Option<Peer> {
         let (theirs, ours) = (client.peer_addr().ok()?, client.local_addr().ok()?);
         Some(

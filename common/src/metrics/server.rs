@@ -14,8 +14,8 @@ use super::client;
 use super::page::Page;
 use super::peer::{Peer, Peers};
 
-/// Clients that are served at one time. One more disconnects the oldest of whoever has most: a client that reads has its
-/// page within milliseconds.
+/// Clients that are served at one time. One more disconnects the oldest of the user or machine with the most: a client
+/// that reads has its page within milliseconds.
 pub(crate) const MAX_CLIENTS: usize = 16;
 /// Of one user or machine. One more disconnects its own oldest.
 pub(crate) const MAX_OF_ONE: usize = 4;
@@ -52,7 +52,7 @@ impl Server {
         Self::start_with(address, text, Box::new(move |client| peers.of(client)))
     }
 
-    /// As [`Server::start`]; `identify` says who a client is.
+    /// As [`Server::start`]; `identify` says which user or machine a client belongs to.
     pub(crate) fn start_with(
         address: SocketAddr,
         text: impl FnMut() -> Result<String, String> + Send + 'static,
@@ -136,8 +136,8 @@ impl Clients {
     }
 }
 
-/// Who has to go for one more client of `peer`, if anybody: the oldest of its own if it has too many, else, if there are too
-/// many in all, the oldest of whoever has most.
+/// The client to disconnect for one more of `peer`, if any: the oldest of `peer` if it has too many; else, if there are
+/// too many in all, the oldest of the user or machine with the most.
 fn victim(connected: &VecDeque<(u64, Peer, TcpStream)>, peer: Peer) -> Option<u64> {
     let count = |of: Peer| {
         connected
@@ -167,7 +167,7 @@ impl Drop for Connected<'_> {
     }
 }
 
-/// Says who a client is; `None` if it is gone.
+/// Says which user or machine a client belongs to; `None` if the client is gone.
 pub(crate) type Identify = Box<dyn Fn(&TcpStream) -> Option<Peer> + Send>;
 
 fn listen(listener: &TcpListener, stopped: &OwnedFd, page: &Arc<Page>, identify: &Identify) {

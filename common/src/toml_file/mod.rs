@@ -158,7 +158,7 @@ impl TomlFile {
             false => key::Of::Any,
         };
         let key = at.and_then(|at| key::key_at(table, at, of));
-        // A key that nobody knows is named by the error itself.
+        // An unknown key is named by the error itself.
         let known = match what.contains(", found the unknown key ") {
             true => key.and_then(|key| Some(key.rsplit_once('.')?.0.to_owned())),
             false => key,

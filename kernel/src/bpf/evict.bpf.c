@@ -18,7 +18,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define MAX_FOLIO_PAGES 512
 /* The most pages that one request carries. */
 #define MAX_REQUEST_PAGES 8192
-/* The reader is woken when so many bytes wait; it looks by itself now and then. */
+/* The reader is woken when this many bytes wait; it looks by itself now and then. */
 #define WAKE_BYTES (32 * 4096)
 
 /* A zero that the verifier does not know to be constant: 6.1 would keep a constant in loops. */
@@ -93,7 +93,7 @@ static __always_inline void count(enum count what)
 	add(what, 1);
 }
 
-/* Of so many calls one is timed, which stands for the others: what the programs take is known at little cost. */
+/* One call in this many is timed, and stands for the others: so timing costs little. */
 #define TIMED 64
 
 static __always_inline u64 begin(void)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * For how long a cgroup has had requests at a disk that somebody waits for: reads, but no readahead, and synchronous writes, but no
- * writeback. PSI does not show who waits for asynchronous I/O. The time that requests have in common counts once.
+ * For how long a cgroup has had requests at a disk that a task waits for: reads, but no readahead, and synchronous
+ * writes, but no writeback. PSI does not show that a task waits for asynchronous I/O. Time in which several requests
+ * were there counts once.
  */
 #pragma once
 

@@ -66,9 +66,9 @@ pub struct Counters {
     pub throttled_bios: u64,
     /// Nanoseconds for which the dirty throttle (`balance_dirty_pages`) held writers.
     pub dirty_throttle_ns: u64,
-    /// Nanoseconds for which disks had requests of this cgroup that somebody waits for: reads, and synchronous writes; no
-    /// readahead and no writeback. At most the time itself, for what requests have in common counts once. PSI does not show who waits
-    /// for asynchronous I/O; this does, but not for what waits before the disk's queue.
+    /// Nanoseconds for which disks had requests of this cgroup that a task waits for: reads, and synchronous writes; no
+    /// readahead and no writeback. Time in which several requests were there counts once. PSI does not show that a task
+    /// waits for asynchronous I/O. This does, but leaves out requests that wait before the disk's queue.
     #[serde(default)]
     pub outstanding_ns: u64,
     /// Blocks of 64 KiB accessed through the page cache while accesses are sampled

@@ -278,8 +278,8 @@ fn some(shift: u32) -> Option<u32> {
     (shift > 0).then_some(shift.min(OFFER_NOTHING))
 }
 
-/// The programs compute a page's address from symbols that not every kernel lists, and whose addresses it does not show
-/// everybody. `symbols` is `/proc/kallsyms`.
+/// The programs compute a page's address from symbols. Not every kernel lists them, and it shows their addresses to
+/// privileged readers only. `symbols` is `/proc/kallsyms`.
 fn check_symbols(symbols: &[u8]) -> Result<(), String> {
     for name in ["vmemmap_base", "page_offset_base"] {
         let mut lines = symbols.split(|byte| *byte == b'\n');

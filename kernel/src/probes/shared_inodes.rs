@@ -56,7 +56,7 @@ pub struct SharedUse {
     pub bytes: u64,
 }
 
-/// The probe, attached only while somebody asks for it.
+/// The probe, attached only while it is read.
 #[derive(Debug)]
 pub(super) struct SharedInodeProbe {
     max_files: u32,

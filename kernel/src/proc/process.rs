@@ -1,4 +1,4 @@
-//! What `/proc` says of one process: enough to tell a manager of the system from everybody else.
+//! What `/proc` says of one process: enough to tell a manager of the system from other processes.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::buffer::read_path;
 
-/// A process. The kernel says all of it but the path, which is that of the process's own mounts: anybody can run a program
-/// of any name in a mount namespace. The cgroup is the system's to choose.
+/// A process. Its path is one in the process's own mounts: any user can run a program of any name in a mount namespace.
+/// The process chooses none of the other fields: they are the kernel's, and the system's managers choose the cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     /// Its number in our process namespace.

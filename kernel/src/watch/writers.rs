@@ -1,4 +1,4 @@
-//! Who writes knobs, by fanotify: its events name the writer's process.
+//! Which process writes a knob, by fanotify: its events name the writer.
 //!
 //! cgroupfs reports writes through its files (`FAN_MODIFY`), whichever mount they come through. A mark on a cgroup's
 //! directory reports those of its files; a mark on a file would stay, with the file's inode, when the cgroup is removed. The
@@ -34,7 +34,7 @@ pub struct FileWrite {
     pub cgroup: CgroupId,
     /// The file's name.
     pub file: &'static str,
-    /// Who wrote it.
+    /// The process that wrote it.
     pub writer: Writer,
 }
 
@@ -58,7 +58,7 @@ pub struct Writes {
     pub lost: bool,
 }
 
-/// Watches who writes knobs of cgroups. Needs `CAP_SYS_ADMIN`.
+/// Watches which processes write knobs of cgroups. Needs `CAP_SYS_ADMIN`.
 #[derive(Debug)]
 pub struct WriteWatcher {
     fanotify: Fanotify,
@@ -161,7 +161,7 @@ impl WriteWatcher {
                 Ok(read) => self.note(buffer.get(..read).unwrap_or_default(), &mut found),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                // The file was removed with its cgroup meanwhile: nobody asks who wrote it.
+                // The file was removed with its cgroup meanwhile: its writer does not matter any more.
                 Err(Errno::NODEV | Errno::NOENT | Errno::STALE) => {}
                 // For want of a descriptor, or because the file cannot be opened: that event is gone.
                 Err(_) => found.lost = true,

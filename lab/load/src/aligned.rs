@@ -16,7 +16,7 @@ pub(crate) struct Aligned {
 }
 
 impl Aligned {
-    /// So many zeros. The kernel makes them when they are touched: what is not, takes no memory.
+    /// `bytes` zeros. The kernel makes them when they are touched: pages that are not touched take no memory.
     pub(crate) fn zeroed(bytes: u64) -> Self {
         let alignment = usize::try_from(ALIGNMENT).unwrap_or(1);
         let length = usize::try_from(bytes).unwrap_or(alignment);
@@ -29,14 +29,14 @@ impl Aligned {
         }
     }
 
-    /// So much noise: neither compression nor deduplication makes it smaller.
+    /// `bytes` of noise: neither compression nor deduplication makes it smaller.
     pub(crate) fn noise(rng: &mut ChaCha8Rng, bytes: u64) -> Self {
         let mut noise = Self::zeroed(bytes);
         rng.fill_bytes(noise.first_mut(bytes));
         noise
     }
 
-    /// Its first bytes, at most so many.
+    /// Its first bytes, at most `bytes`.
     pub(crate) fn first(&self, bytes: u64) -> &[u8] {
         self.memory.get(self.range(bytes)).unwrap_or_default()
     }

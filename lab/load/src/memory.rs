@@ -139,7 +139,7 @@ impl Worker {
         for page in pages {
             let at = usize::try_from(page * PAGE).unwrap_or(usize::MAX);
             if let Some(byte) = self.memory.get_mut(at) {
-                // Or the compiler leaves it out: nobody reads the content.
+                // Or the compiler leaves it out: the content is not read.
                 *byte = std::hint::black_box(byte.wrapping_add(1));
                 touched += 1;
             }

@@ -19,7 +19,7 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    /// So many files, of which none is present or absent yet.
+    /// `files` files, of which none is present or absent yet.
     pub(crate) fn new(files: usize) -> Self {
         Self {
             present: BTreeSet::new(),

@@ -261,7 +261,7 @@ impl Configuration {
         ]
     }
 
-    /// io.cost with a model of so many per cent of the disk's speed, and the agent over it.
+    /// io.cost with a model of `model` per cent of the disk's speed, and the agent over it.
     fn with_model(model: u64) -> [Self; 2] {
         let io_cost = Some(IoCost::fixed(model));
         let what = format!(

@@ -22,7 +22,7 @@ pub(super) struct Source {
 pub(super) enum Place {
     /// A key, after the keys of the tables that it is in.
     Key(Vec<String>),
-    /// An element of an array at the top level: `[[phase]]` number so many, from 0.
+    /// An element of an array at the top level: the name, such as `phase`, and the element's number, from 0.
     Item(&'static str, usize),
 }
 

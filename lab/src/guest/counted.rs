@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(values["reads"].to_bits(), 1000_f64.to_bits());
         assert_eq!(values["hits"].to_bits(), 0.75_f64.to_bits());
         assert_eq!(values["operations"].to_bits(), 2_f64.to_bits());
-        // Who reads nothing hits nothing and misses nothing.
+        // A tenant that reads nothing hits nothing and misses nothing.
         assert!(!at(0, 0, 0).tenant("a").iter().any(|(key, _)| key == "hits"));
     }
 }

@@ -9,7 +9,7 @@ use super::cgroup::meminfo;
 use super::host::RequestContext;
 use crate::spec::Throttle;
 
-/// At most so many dirty bytes count as written back.
+/// At most this many dirty bytes count as written back.
 const CLEAN: u64 = 4 << 20;
 /// Writing back takes no longer.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);

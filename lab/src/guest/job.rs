@@ -24,7 +24,7 @@ pub(super) struct StartBarrier {
 }
 
 impl StartBarrier {
-    /// Barrier number so many; every phase has another.
+    /// The barrier with this number; every phase has another.
     pub(super) fn new(number: usize) -> Self {
         Self {
             path: PathBuf::from(format!("/run/lab/go-{number}")),

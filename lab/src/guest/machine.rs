@@ -61,7 +61,7 @@ impl MachineCounters {
         }
     }
 
-    /// What was counted in so many seconds, by metric.
+    /// What was counted in `seconds`, by metric.
     pub(super) fn values(self, seconds: f64) -> Vec<(String, f64)> {
         let seconds = seconds.max(1e-3);
         let idle = to_f64(self.processors.idle) / to_f64(self.processors.all.max(1));

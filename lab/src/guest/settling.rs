@@ -13,9 +13,9 @@ pub(super) const WINDOW: f64 = 1.0;
 pub(super) const WIDE_WINDOW: f64 = 2.0;
 /// For how long a split must hold, in seconds.
 const HOLD: f64 = 2.0;
-/// Of so many seconds the worst counts, where there are so many.
+/// The worst of this many seconds counts, where there are as many.
 const WORST_OF: usize = 100;
-/// A second may be shorter by so much, since samples are not taken on time.
+/// A second may be shorter by this much, since samples are not taken on time.
 const EARLY: f64 = 0.02;
 /// The total may fall to this part of the total before without counting as misallocated.
 const SLACK: f64 = 0.9;
@@ -138,8 +138,8 @@ impl Interval {
             .unzip()
     }
 
-    /// When the split had settled: the first moment from which the bandwidth in a `window` of so many seconds is within
-    /// the band, and so in every window that begins within the next two seconds.
+    /// When the split had settled: the first moment from which the bandwidth over `window` seconds is within the band,
+    /// and so in every window that begins within the next two seconds.
     pub(super) fn settling_times(&self, window: f64) -> SettlingTimes {
         let ideal = self.ideal();
         SettlingTimes {

@@ -12,7 +12,7 @@ use super::setup::Tenant;
 /// The sampling interval.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Samples for so many seconds. A tenant that does no I/O has the weight 0; `before` is the total before, in bytes per
+/// Samples for `seconds`. A tenant that does no I/O has the weight 0; `before` is the total before, in bytes per
 /// second.
 pub(super) fn sample(
     tenants: &[Tenant],

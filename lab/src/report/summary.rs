@@ -95,7 +95,7 @@ impl Group<'_> {
         }
     }
 
-    /// Whether anybody has a value of the metric at `position`.
+    /// Whether any tenant, or the total, has a value of the metric at `position`.
     pub(super) fn measured(&self, position: usize) -> bool {
         let mut cells = self.rows.iter().filter_map(|row| row.cells.get(position));
         cells.any(|cell| cell.total.is_some() || cell.values.iter().any(Option::is_some))

@@ -23,8 +23,8 @@ fn number(guest: &Guest, what: &str) -> u64 {
     guest.number(&format!("{FUNCTIONS}\n{what}"))
 }
 
-/// Of a hundred samples those that are no more than so much above the cap, while a tenant reads what memory holds without
-/// the cap.
+/// Of a hundred samples those that are no more than `most` above the cap, while a tenant reads what memory holds
+/// without the cap.
 fn held(guest: &Guest, most: u64) -> usize {
     let samples = ok(
         guest,

@@ -61,7 +61,7 @@ fn tenants_with_anonymous_memory_are_exempt_where_reclaim_could_swap() {
     });
 }
 
-/// fanotify names who writes a knob on this kernel, too.
+/// fanotify names the writer of a knob on this kernel, too.
 #[test]
 #[ignore = "minutes: make test-vm"]
 fn a_shell_that_writes_what_was_there_before_is_told_from_systemd() {

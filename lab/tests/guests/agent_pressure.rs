@@ -1,5 +1,5 @@
-//! The agent in a guest under pressure: whose pages it takes, that it takes no anonymous memory, and that it
-//! follows cgroups that come and go.
+//! The agent in a guest under pressure: from which tenants it takes pages, that it takes no anonymous memory, and that
+//! it follows cgroups that come and go.
 
 use std::time::Instant;
 
@@ -159,7 +159,7 @@ fn file_pages_after_pressure_are_ordered_by_weight() {
                     }
                 })
                 .unwrap_or_else(|| panic!("not in the order of the weights\n{}", guest.log()));
-            // Not everyone has all: there was something to divide.
+            // Not every tenant has all: there was something to divide.
             assert!(kept[0] < FILE << 19, "MGLRU {multi_gen}: {kept:?}");
             guest.ok("rest; end TERM");
         }
@@ -169,7 +169,7 @@ fn file_pages_after_pressure_are_ordered_by_weight() {
 /// A tenant of the least weight, `t`, and two that want all the memory. `stall` has `t` wait for memory of its
 /// own nearly all the time (more anonymous memory than its `memory.high`), then lifts that: `t` reads a file that is
 /// far more than its entitlement into its cache, while the pressure that the kernel reports needs seconds to fall. Says what
-/// had been taken from it by then: before it waited much, it was treated like anybody.
+/// had been taken from it by then: before it waited much, it was treated like any tenant.
 const STALL: &str = "
     full() { awk '$1 == \"full\" { sub(\"avg10=\", \"\", $2); print int($2) }' $C/t/memory.pressure; }
     stalled() { [ $(full) -ge 90 ]; }
@@ -220,7 +220,7 @@ fn a_thrashing_tenant_is_not_reclaimed() {
             status["agent_usage"]["reclaimed"].as_u64() > Some(before),
             "nothing was taken from the others: {status:#}"
         );
-        // When it has calmed down, it is treated like anybody.
+        // When it has calmed down, it is treated like any tenant.
         guest.ok(&format!("{STALL} within 60 calm && within 30 some_taken"));
         guest.ok("rest; end TERM");
     });
@@ -248,7 +248,7 @@ const TRICK: &str = "
     samples() { for i in $(seq 10); do echo $(full) $(taken) $(file_of user/p/c); sleep 1; done; }
 ";
 
-/// Where the pressure comes from a limit that the tenant has set itself, it is none that counts: anybody could have it.
+/// Pressure from a limit that the tenant has set itself does not count: any tenant could make it.
 #[test]
 #[ignore = "minutes: make test-vm"]
 fn a_tenant_that_causes_its_own_pressure_is_reclaimed() {

@@ -259,7 +259,7 @@ fn a_second_agent_is_refused_and_changes_nothing() {
     });
 }
 
-/// As when `/run` is cleaned. The cgroups are marked; nobody in a user namespace of its own can do that.
+/// As when `/run` is cleaned. The cgroups are marked; a process in a user namespace of its own cannot do that.
 #[test]
 fn without_the_state_directory_nothing_that_was_left_stays() {
     in_guest(small, |guest| {

@@ -98,7 +98,7 @@ fn read_and_filled(guest: &Guest, path: &str) -> [u64; 2] {
     ["cache_read_bytes", "cache_miss_bytes"].map(|name| app[name].as_u64().unwrap_or(0))
 }
 
-/// Waits until `is_so`, asking each second, for so many seconds at most.
+/// Waits until `is_so`, asking each second, for `seconds` at most.
 fn wait_until(guest: &Guest, seconds: u32, is_so: impl Fn() -> bool) {
     assert!(
         guest.comes(seconds, is_so),
@@ -115,7 +115,7 @@ fn is_known(guest: &Guest) -> bool {
     working_set.unwrap_or(0) >> 20 >= HOT
 }
 
-/// Whether both tenants have read their files so many times since the probes were attached.
+/// Whether both tenants have read their files `times` times since the probes were attached.
 fn have_read(guest: &Guest, times: u64) -> bool {
     let read = ["a", "b"].map(|path| read_and_filled(guest, path)[0] >> 20);
     read.iter().all(|read| *read >= times * 300)
@@ -131,12 +131,12 @@ fn have_their_part(guest: &Guest) -> bool {
     })
 }
 
-/// Gives tenants so many seconds at most to get there. On a slow guest they come near it and go on moving.
+/// Gives tenants `seconds` at most to get there. On a slow guest they come near it and go on moving.
 fn settle(guest: &Guest, seconds: u32) {
     let _ = guest.comes(seconds, || have_their_part(guest));
 }
 
-/// The part of what `path` reads in so many seconds that comes from the disk.
+/// The part of what `path` reads in `seconds` that comes from the disk.
 fn missed(guest: &Guest, path: &str, seconds: u32) -> f64 {
     let before = read_and_filled(guest, path);
     guest.ok(&format!("sleep {seconds}"));

@@ -7,7 +7,7 @@ use super::cache_script::run_within;
 use super::programs::take_along;
 use justitia_lab::vm::{DiskSpec, Guest, Throttle, Vm, VmSpec};
 
-/// The configuration, a device mapper's `NAME` of so many MiB over a disk, and what the tests need of the daemon.
+/// The configuration, a device mapper's `NAME` over a disk, its size in MiB, and what the tests need of the daemon.
 const FUNCTIONS: &str = r#"
 set -e
 table() { echo "0 $(($2 * 2048)) linear $1 0"; }
@@ -108,7 +108,7 @@ fn a_device_grows(guest: &Guest) {
     );
 }
 
-/// Nobody reads from the SSD: that it answers no writes is noticed all the same, and the disk is served on.
+/// Nothing is read from the SSD: that it answers no writes is noticed all the same, and the disk is served on.
 fn an_ssd_that_answers_no_writes_has_failed(guest: &Guest) {
     let told = run(
         guest,

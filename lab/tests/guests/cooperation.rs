@@ -1,5 +1,5 @@
 //! Cooperative ballooning (Linux Symposium 2010, Table 1, Fig. 6 and 7): builds in two guests at once, as
-//! `lab/experiments/vms/cooperation.toml` says, by who moves memory between them.
+//! `lab/experiments/vms/cooperation.toml` says, by the controller that moves memory between them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,7 +24,7 @@ use super::unmapped::{image, median};
 const MIB: u64 = 1 << 20;
 /// A search and a build under emulation, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// The headroom controller takes and gives at most so much in a step.
+/// The headroom controller takes and gives at most this much in a step.
 const STEP: u64 = 100 * MIB;
 
 #[derive(Deserialize)]
@@ -43,7 +43,7 @@ struct Experiment {
     goal: Goal,
 }
 
-/// Who moves memory.
+/// The controller that moves memory.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mode {

@@ -24,7 +24,7 @@ const SECRET: &str = "secret";
 /// Bytes of that.
 const SECRET_SIZE: u64 = 1 << 30;
 
-/// The serial of a disk that nobody has written: long, and of no bytes on the host.
+/// The serial of a disk that was never written: long, and of no bytes on the host.
 const STREAM: &str = "stream";
 
 /// Bytes of that.
@@ -43,7 +43,8 @@ pub(crate) struct Host {
 
 impl Host {
     /// An image of `image_mib` with an ext4 on it, whose file `data` has `data_mib` of random content, and a cache of
-    /// `cache_mib`, with an SSD for guests that ask for it. The disks read so many bytes a second; `None`: they lie in this machine's memory.
+    /// `cache_mib`, with an SSD for guests that ask for it. The disks read `bytes_a_second`; `None`: they lie in this
+    /// machine's memory.
     pub(crate) fn new(
         image_mib: u64,
         data_mib: u64,
@@ -126,7 +127,7 @@ impl Host {
         self.daemon.kill();
     }
 
-    /// A guest of so much memory with the disk and the port, whose requests wait while the daemon is gone.
+    /// A guest of `memory` bytes with the disk and the port. Its requests wait while the daemon is gone.
     pub(crate) fn guest(&self, memory: u64) -> VmSpec {
         let drive = |id: &str, export: &str| {
             let socket = self.path("nbd");

@@ -98,7 +98,7 @@ impl Host {
     }
 }
 
-/// A guest of so much memory whose disk is mounted, with the balloon's driver.
+/// A guest of `memory` bytes with its disk mounted, and the balloon's driver.
 fn boot(memory: u64, kernel: &str) -> Vm {
     let _turn = crate::agent_guest::turn();
     let Ok(kernel) = kernel.parse();
@@ -127,7 +127,7 @@ fn start_agent(vm: &Vm) {
     comes(vm, "grep -q 'questions about memory' /run/guest.log");
 }
 
-/// Fills so many MiB of cache with a file that is written, and never read.
+/// Fills `mib` MiB of cache with a file that is written, and never read.
 fn fill(vm: &Vm, mib: u64) {
     run(
         vm,
@@ -165,8 +165,8 @@ fn lost_of_active(vm: &Vm) -> u64 {
     text.parse::<u64>().unwrap() << 10
 }
 
-/// Waits until QEMU has at most so much memory; what it has then, or after a minute, and how long that took. The kernel
-/// reports free memory every two seconds.
+/// Waits until QEMU has at most `to` bytes of memory; what it has then, or after a minute, and how long that took. The
+/// kernel reports free memory every two seconds.
 fn falls(vm: &Vm, to: u64) -> (u64, Duration) {
     let begun = Instant::now();
     loop {
@@ -277,7 +277,7 @@ fn tells_its_tenants(vm: &Vm, host: &mut Host) {
     assert!(web.file.abs_diff(HELD * MIB) <= HELD * MIB / 8, "{web:?}");
 }
 
-/// A host that asks for everything and says nonsense harms nobody.
+/// A host that asks for everything and says nonsense does no harm.
 fn hostile(vm: &Vm, mut host: Host) {
     host.send(&vec![b'x'; 100_000]);
     host.send(b"\nnonsense\n{\"request\":\"shrink\",\"id\":77}\n");

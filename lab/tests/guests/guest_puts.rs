@@ -23,13 +23,13 @@ const SLOW: u64 = 40 << 20;
 /// And one so slow that puts are worth it on a busy machine, too.
 const SLOWER: u64 = 20 << 20;
 
-/// A host whose cache holds all, and a guest of that memory. The disks read so many bytes a second; `None`: they lie in the
+/// A host whose cache holds all, and a guest of that memory. The disks read `bytes_a_second`; `None`: they lie in the
 /// host's memory.
 fn machines(bytes_a_second: Option<u64>) -> (Host, Vm) {
     machines_with("6.12", 2 * MEMORY, bytes_a_second)
 }
 
-/// Likewise, a guest with this kernel and a file of so many MiB.
+/// Likewise, a guest with this kernel and a file of `file` MiB.
 fn machines_with(kernel: &str, file: u64, bytes_a_second: Option<u64>) -> (Host, Vm) {
     let mut host = Host::new(file + 200, file, 2 * MEMORY, bytes_a_second);
     host.start();
@@ -108,7 +108,7 @@ for name in heavy light; do
 done
 "#;
 
-/// Waits until the host has a pool of these weights in memory and on the SSD, into which so many blocks were put at least.
+/// Waits until the host has a pool of these weights in memory and on the SSD, into which at least `blocks` were put.
 #[track_caller]
 fn has_pool(host: &Host, vm: &Vm, name: &str, weights: [u64; 2], blocks: u64) {
     for _ in 0..60 {

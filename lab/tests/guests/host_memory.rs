@@ -109,7 +109,7 @@ impl Guests {
         [0, 1].map(|index| self.vms[index].resident().unwrap() / MIB)
     }
 
-    /// Reads a file of so many MiB again and again.
+    /// Reads a file of `mib` MiB again and again.
     fn read(&self, index: usize, mib: u64) {
         run(
             &self.vms[index],

@@ -1,5 +1,5 @@
-//! Two short mixtures of ordinary hosts: nobody is much worse off with the agent than with the kernel alone. All of them,
-//! and exactly: `make ordinary`.
+//! Two short mixtures of ordinary hosts: no tenant is much worse off with the agent than with the kernel alone. All
+//! mixtures, and exactly: `make ordinary`.
 
 use std::path::Path;
 

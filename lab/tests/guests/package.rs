@@ -150,8 +150,8 @@ fn protection_outlasts_a_reload(debian: &Debian) {
     debian.step("protected after reloads");
 }
 
-/// An agent that hangs: its limits lapse before anybody notices that it hangs, systemd ends it, what it protected goes
-/// back, and another one takes over.
+/// An agent that hangs: its watchdog process removes its limits before systemd notices; systemd ends it; its
+/// protections go back; and another one takes over.
 fn a_hung_agent_limits_nobody_and_is_replaced(debian: &Debian) {
     // Time to see what has come back before the next one begins.
     debian.ok(&format!(

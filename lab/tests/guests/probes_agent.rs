@@ -64,7 +64,7 @@ fn a_newcomer_is_counted(guest: &Guest) {
     guest.ok("live newcomer");
     let begun = Instant::now();
     let read = || {
-        // What it reads before one of the others has lost its entry counts for nobody.
+        // What it reads before one of the others has lost its entry counts for no tenant.
         guest.ok("cache newcomer /data/cached 8");
         let status = guest.status();
         let mut tenants = status["tenants"].as_array().into_iter().flatten();

@@ -161,7 +161,7 @@ fn drifts(status: &Value, name: &str) -> bool {
     tenant.unwrap()["declared"]["drift"] == true
 }
 
-/// Another weight, a rule by name, and what somebody else writes.
+/// Another weight, a rule by name, and what another process writes.
 fn what_changes_is_followed(debian: &Debian) {
     // A new weight counts, and a rule by name before it.
     debian.ok_within(START, "/root/deb docker update --blkio-weight 500 search");
@@ -179,7 +179,7 @@ END
         /root/deb systemctl restart justitia");
     debian.within(60, "/root/deb justitia status --json | grep -A 12 '\"name\": \"search\"' | grep '\"weight\": 9,'");
 
-    // Somebody else's write drifts and changes nothing.
+    // Another process's write drifts and changes nothing.
     debian
         .ok("for f in /sys/fs/cgroup/system.slice/docker-*.scope/io*.weight; do echo 77 >$f; done");
     debian.within(

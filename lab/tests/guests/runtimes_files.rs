@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::agent_guest::{Guest, in_guest, small, tenant};
 
-/// `made ID NAME WEIGHT`: a container of Docker with the cgroupfs driver; `unmade ID`. `bare NAME`: a cgroup of nobody's.
+/// `made ID NAME WEIGHT`: a container of Docker with the cgroupfs driver; `unmade ID`. `bare NAME`: a cgroup without a
+/// container.
 const FUNCTIONS: &str = r#"
 made() {
     mkdir -p /run/docker/runtime-runc/moby/$1 /var/lib/docker/containers/$1

@@ -1,5 +1,5 @@
-//! Who writes knobs under a real systemd: what it applies again, what it decides, and what a shell writes; and the
-//! configuration read again by its `reload`. Minutes under emulation.
+//! Which processes write knobs under a real systemd: what systemd applies again, what it decides, and what a shell
+//! writes; and the configuration read again by its `reload`. Minutes under emulation.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn start() -> Debian {
     debian
 }
 
-/// If the tenant's knob is external: the value, and who wrote it.
+/// If the tenant's knob is external: the value, and its writer.
 fn external(debian: &Debian) -> Option<(String, String)> {
     let status = debian.status();
     let all = status["external"].as_array().unwrap();

@@ -6,7 +6,7 @@ use justitia_share::num::to_f64;
 use super::controlled::{Acts, Controlled, all, io_cost};
 use super::{EIGHT, FOUR, STARVING, distribution, misallocated, readers, seeds};
 
-/// A disk of so many MB/s, with io.cost off.
+/// A disk of `speed` MB/s, with io.cost off.
 pub(super) fn undivided(speed: f64) -> Disk {
     io_cost(speed, f64::INFINITY)
 }

@@ -9,17 +9,18 @@ use justitia_plant::{Disk, DiskSample, Machine, Memory, Scheduler, TenantSample,
 use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{Demand, NodeId, Tree, Weight, pv};
 
-/// `memory.high` moves every so many looks.
+/// `memory.high` moves once in this many looks.
 const ROOMS: u32 = 2;
 /// A tenant with fewer dirty bytes is no buffered writer.
 const DIRTY: f64 = 256e3;
 
-/// A disk of so many MB/s that BFQ schedules, with what guests of four direct writers have shown; see [`Scheduler::Bfq`].
+/// A disk of `speed` MB/s that BFQ schedules, with the leak that guests of four direct writers have shown; see
+/// [`Scheduler::Bfq`].
 pub(super) fn bfq(speed: f64) -> Disk {
     Disk::new(speed * 1e6, Scheduler::Bfq { leak: 0.125 })
 }
 
-/// A disk of so many MB/s with io.cost, whose model is this part of that.
+/// A disk of `speed` MB/s with io.cost, whose model is the part `model` of that.
 pub(super) fn io_cost(speed: f64, model: f64) -> Disk {
     let rate = model * speed * 1e6;
     Disk::new(
@@ -226,7 +227,7 @@ impl Controlled {
         self.machine.set_rate(rate.0, rate.1);
     }
 
-    /// The weights of devices that stand; who has none has its default.
+    /// The weights of devices that stand; a tenant without one has its default.
     fn apply(&mut self, standing: HashMap<NodeId, u64>) {
         let ids: Vec<NodeId> = self.tree.ids().collect();
         for node in ids {

@@ -63,7 +63,7 @@ fn writers_case(what: &'static str, disk: Disk, most: f64) -> Case {
     }
 }
 
-/// On a slow disk, with a window of so many seconds.
+/// On a slow disk, with a window of `seconds`.
 fn servers_case(
     what: &'static str,
     weights: &'static [u64],
@@ -240,7 +240,7 @@ fn what_one_leaves_the_others_get_by_weight() {
     let got = machine.measure(10.0);
     assert!(got.iter().sum::<f64>() > 59.4e6, "{got:?}");
     assert!(misallocated(&got[..3], &FOUR[..3]) < 0.03, "{got:?}");
-    // Who comes back has saved nothing.
+    // A tenant that comes back has saved nothing.
     machine.machine.set_work(3, Some(Work::direct(16, 65536.0)));
     machine.run(2.0);
     let got = machine.measure(3.0);

@@ -6,7 +6,7 @@ use super::capacity::undivided;
 use super::controlled::{Acts, Controlled, bfq};
 use super::{distribution, misallocated, seeds};
 
-/// Reads 16 KiB, one after the other, with a pause of so many seconds between two.
+/// Reads 16 KiB, one after the other, with a pause of `think` seconds between two.
 fn careful(think: f64) -> Work {
     Work {
         kind: Kind::Direct { writes: 0.0 },
@@ -64,7 +64,8 @@ fn a_heavy_tenant_is_found_among_light_ones() {
     }
 }
 
-/// Buffered writers whose own pace is little above what the weight of the heaviest gives it: it waits for a part of the time only.
+/// Buffered writers with a pace of their own. That of the heaviest is little above what its weight gives it: it waits
+/// for a part of the time only.
 #[test]
 fn a_heavy_writer_that_waits_seldom_has_no_more_than_its_part() {
     let weights = [100, 200, 400, 800];

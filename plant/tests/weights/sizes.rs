@@ -1,4 +1,5 @@
-//! Small requests beside large ones, on a disk whose requests cost something: the tenant with the small ones has few bytes and most of the disk.
+//! Small requests beside large ones, on a disk where each request costs something: the tenant with the small ones has
+//! few bytes and most of the disk.
 
 use justitia_plant::{Disk, Memory, Scheduler, Work};
 use justitia_share::num::to_f64;
@@ -7,7 +8,7 @@ use super::capacity::undivided;
 use super::controlled::{Acts, Controlled, all, bfq, io_cost};
 use super::{distribution, seeds};
 
-/// io.cost with a model of so many requests, too.
+/// io.cost with a model of `requests` a second, too.
 fn with_requests(mut disk: Disk, requests: f64) -> Disk {
     if let Scheduler::IoCost {
         requests: model, ..
@@ -40,7 +41,7 @@ fn got(disk: Disk, requests: f64, seed: u64, acts: Acts) -> Vec<f64> {
     parts.collect()
 }
 
-/// The least that anyone has of its part, and the sum: of [`seeds`] the median.
+/// The least that a tenant has of its part, and the sum: of [`seeds`] the median.
 fn of(disk: Disk, requests: f64, acts: Acts) -> (f64, f64) {
     let runs = (1..=seeds(3)).map(|seed| got(disk, requests, seed, acts));
     let (least, sums) = runs

@@ -46,7 +46,7 @@ impl Default for DecayedHistogram {
 }
 
 impl DecayedHistogram {
-    /// Of a sampler with so many sets ([`DistanceSampler::with_sets`](super::DistanceSampler::with_sets)).
+    /// Of a sampler with `sets` sets ([`DistanceSampler::with_sets`](super::DistanceSampler::with_sets)).
     #[must_use]
     pub fn with_sets(sets: usize) -> Self {
         Self {
@@ -58,8 +58,8 @@ impl DecayedHistogram {
     /// Adds what was counted in the time `elapsed`, which has just ended; what was there before decays by that time.
     ///
     /// `lookbacks` has an element for each set of the sampler that is full ([`Sampler::lookbacks`](super::Sampler)): an
-    /// earlier access to a block of this set is known no further back than so many accesses. What was evicted from the
-    /// sample is thus not taken for what was never accessed before.
+    /// earlier access to a block of this set is known no further back than that many accesses. So a block that was
+    /// evicted from the sample is not taken for one that was never accessed before.
     pub fn add(
         &mut self,
         counted: &ReuseTimes,

@@ -34,8 +34,8 @@ pub struct DistanceSampler {
 }
 
 impl DistanceSampler {
-    /// A sampler of one block in 2^`shift`, at most 2^31, that remembers eight blocks in each of so many sets, 144 bytes a
-    /// set. `sets` is rounded up to a power of two, and at most 2,048.
+    /// A sampler of one block in 2^`shift`, at most 2^31, that remembers eight blocks in each of `sets` sets, 144 bytes
+    /// a set. `sets` is rounded up to a power of two, and at most 2,048.
     #[must_use]
     pub fn with_sets(shift: u32, sets: usize) -> Self {
         let sets = sets.next_power_of_two().min(1 << 11);
@@ -84,13 +84,13 @@ impl DistanceSampler {
         }
     }
 
-    /// The blocks that a cache needs to still have this one. Of the sampled ones so many are newer; each stands for
-    /// 2^shift, and this one lies among those that it stands for, half way.
+    /// How many blocks a cache must hold to still have this one. Each sampled block that is newer stands for 2^shift
+    /// blocks. This one lies half way among the 2^shift that it stands for.
     fn distance(&self, entry: usize) -> u64 {
         self.blocks(self.order.newer(entry)) + (1 << self.shift >> 1)
     }
 
-    /// What so many sampled blocks stand for.
+    /// How many blocks `sampled` sampled blocks stand for.
     fn blocks(&self, sampled: usize) -> u64 {
         u64::try_from(sampled).unwrap_or(u64::MAX) << self.shift
     }
@@ -166,7 +166,7 @@ impl DistanceSampler {
     }
 
     /// After how many accesses a block that is not used meanwhile leaves a cache of `size` blocks: how long ago the block
-    /// that so many are newer than was used. `u64::MAX` when there are not so many.
+    /// was used that `size` blocks are newer than. `u64::MAX` when there are fewer.
     #[must_use]
     pub fn eviction_time(&self, size: u64) -> u64 {
         let newer = usize::try_from(size >> self.shift).unwrap_or(usize::MAX);
@@ -250,7 +250,7 @@ impl DistanceSampler {
 
 // How many blocks were accessed since a block was: an order of the entries of a table, by their last access.
 
-/// The order of at most so many entries: 8 bytes each.
+/// The order of the entries of a table: 8 bytes each.
 #[derive(Clone, Debug)]
 pub(super) struct Recency {
     /// The position of each entry; 0 for one that is not in the order.
@@ -290,10 +290,10 @@ impl Recency {
         self.len() - usize::from(self.sum(self.position(entry)))
     }
 
-    /// The entry that so many others are newer than.
+    /// The entry that `newer` others are newer than.
     pub(super) fn after(&self, newer: usize) -> Option<usize> {
         let older = self.len().checked_sub(newer).filter(|older| *older > 0)?;
-        // The first position up to which there are so many entries: down the tree.
+        // The first position up to which there are `older` entries: down the tree.
         let (mut at, mut left) = (0, older);
         let mut step = self.counts.len().next_power_of_two() / 2;
         while step > 0 {

@@ -73,8 +73,8 @@ impl MissRatioCurve {
     /// The curve of a cache that evicts what was used longest ago.
     ///
     /// A block that is not used again is evicted once it has lain there for the average eviction time T. Of all blocks
-    /// that were used the part P(t) is not used again within t; so many, summed over t up to T, fill the cache: size(T) =
-    /// Σ P(t), and P(T) is the part of the accesses that miss (AET, section 3).
+    /// that were used the part P(t) is not used again within t. The sum of P(t) over t up to T fills the cache:
+    /// size(T) = Σ P(t), and P(T) is the part of the accesses that miss (AET, section 3).
     ///
     /// An access of which no earlier one is known tells only that there was none for as long as the tenant has been
     /// observed. P(t) is estimated from those that were observed for longer than t (Kaplan and Meier, 1958): what was read

@@ -173,9 +173,9 @@ impl Sampler {
 
 // The sampling rate: as many blocks are sampled as can be remembered.
 
-/// At most one access in so many may evict an entry that was still of interest.
+/// At most one access in this many may evict an entry that was still of interest.
 const EVICTS: u64 = 64;
-/// When fewer than one entry in so many is used, more blocks are sampled.
+/// When fewer than one entry in this many is used, more blocks are sampled.
 const UNUSED: u64 = 8;
 
 /// How full a tenant's sampler is, when its rate is chosen.
@@ -197,7 +197,7 @@ pub struct SamplerUse {
 /// four entries are used.
 const REMEMBERED: u64 = ENTRIES as u64 * 3 / 4;
 
-/// The shift to begin with for a tenant whose cache holds so many blocks: all of those that are sampled can be remembered.
+/// The shift to begin with for a tenant that caches `blocks` blocks: all of them that are sampled can be remembered.
 #[must_use]
 pub fn first_shift(blocks: u64) -> u32 {
     (0..31)

@@ -83,7 +83,7 @@ impl<T> Tree<T> {
         }
     }
 
-    /// An empty tree with room for so many nodes.
+    /// An empty tree with room for `nodes` nodes.
     #[must_use]
     pub fn with_capacity(nodes: usize) -> Self {
         Self {

@@ -198,12 +198,12 @@ impl VirtualTime {
         self.0
     }
 
-    /// So many grants later.
+    /// The position `grants` grants of this weight later.
     const fn after(self, grants: u64, weight: Weight) -> Self {
         Self(self.0.saturating_add(cost(weight).saturating_mul(grants)))
     }
 
-    /// So many grants earlier.
+    /// The position `grants` grants of this weight earlier.
     const fn before(self, grants: u64, weight: Weight) -> Self {
         Self(self.0.saturating_sub(cost(weight).saturating_mul(grants)))
     }

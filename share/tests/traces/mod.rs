@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 
 use flate2::read::GzDecoder;
 
-/// A real virtual machine's requests, in blocks of so many bytes.
+/// A real virtual machine's requests, in blocks of `bytes` bytes.
 pub(crate) fn cloudphysics(bytes: u64) -> Vec<u64> {
     let zipped = include_bytes!("../../../cache/testdata/cloudphysics-sample.csv.gz");
     let lines = BufReader::new(GzDecoder::new(zipped.as_slice())).lines();

@@ -155,7 +155,7 @@ fn given_up(out: &mut String, tenant: &TenantStatus, knob: &KnobStatus) {
     );
 }
 
-/// Who wrote a value that a killed agent has left, and what restores the one before.
+/// That a killed agent has left a value, and what restores the one before.
 fn left(original: &str) -> String {
     format!(
         "left by an agent that was killed; before: {}. To undo it: `sudo justitia reset`",

@@ -282,7 +282,7 @@ fn working_sets_are_divided_first() {
             "now: the working sets of 700M in all do not fit: it gets 100/400 of 400M; 400 is the weight of those that have a working set of",
         ],
     );
-    // One that rests gets what those leave that use theirs.
+    // A tenant that rests gets what is left of the working sets that are in use.
     status.tenants[2].idle = 42.0;
     let both = "now: the working sets of 700M in all do not fit, those in use of 300M come first:";
     let text = explain(&status, 1, &CurrentValues::default());

@@ -17,7 +17,7 @@ type Answer = Result<Status, String>;
 /// A source of statuses.
 #[derive(Debug)]
 pub enum Source {
-    /// A thread that asks somebody.
+    /// A thread that asks an agent, or the host's controller, at its socket.
     Live {
         /// The socket.
         title: String,

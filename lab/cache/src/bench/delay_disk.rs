@@ -6,7 +6,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A sleep may end so much later than it was told; the rest is waited for without sleeping.
+/// A sleep may end this much later than it was told; the rest is waited for without sleeping.
 const LATE: Duration = Duration::from_micros(120);
 
 /// What a read seems to take that takes nothing: more than one of an SSD, which a pool would not use otherwise.

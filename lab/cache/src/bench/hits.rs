@@ -123,7 +123,7 @@ pub fn hits(blocks: u64, count: u64, rounds: usize) -> Result<Hits, CacheError> 
     let many = Full::new(1000, blocks, Mode::Inclusive)?;
     let exclusive = Full::new(10, blocks / 4, Mode::Exclusive)?;
     let mut random = Random::new(1);
-    // Once around, so that nobody pays for the first touch.
+    // Once around, so that no measured access is the first touch of its memory.
     few.hits(count, &mut random);
     many.hits(count, &mut random);
     let mut rates = Vec::new();
@@ -170,7 +170,7 @@ mod tests {
         rate(hits, spent() - start)
     }
 
-    /// What a hit costs with one block in so many sampled for the pools' curves, against none, in processor time:
+    /// What a hit costs with a part of the blocks sampled for the pools' curves, against none, in processor time:
     /// `cargo test -p justitia-cache-lab --lib measured_curves -- --ignored --nocapture`.
     #[test]
     #[ignore = "a measurement: prints"]

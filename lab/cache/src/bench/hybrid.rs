@@ -266,7 +266,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let delays = [Duration::ZERO];
         let time = Duration::from_millis(30);
-        // So many rounds that the median is of a pool that has settled, on a busy machine, too.
+        // Five rounds: enough that the median is of a pool that has settled, on a busy machine, too.
         let found = hybrid(directory.path(), &delays, 5, time).unwrap();
         assert_eq!(found.len(), 3);
         for found in found {

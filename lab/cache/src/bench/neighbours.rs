@@ -28,7 +28,7 @@ const POOLS: u64 = 8;
 const DELAY: Duration = Duration::from_micros(500);
 const ROUNDS: usize = 3;
 
-/// A file that may be told to hang, or to write so many bytes a second.
+/// A file that may be told to hang, or to write a number of bytes a second.
 struct Slowed {
     file: FileDevice,
     state: Arc<State>,

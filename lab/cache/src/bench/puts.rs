@@ -205,7 +205,7 @@ pub fn puts(blocks: u64, rounds: usize) -> Result<Puts, CacheError> {
     let mut bench = Bench::new(blocks)?;
     let mut rows = Vec::new();
     let (mut accepted, mut offered) = (0, 0);
-    // Once around, so that nobody pays for the first touch.
+    // Once around, so that no measured access is the first touch of its memory.
     bench.read(true);
     bench.puts();
     bench.copies();

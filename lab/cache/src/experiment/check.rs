@@ -22,7 +22,7 @@ impl Experiment {
         bytes / u64::from(self.scale.max(1))
     }
 
-    /// Nanoseconds of so many seconds, after they were divided.
+    /// `seconds` of the definition, divided by `time_scale`, as nanoseconds.
     pub(crate) fn nanos(&self, seconds: f64) -> u64 {
         justitia_share::num::to_u64(seconds * 1e9 / self.time_scale())
     }

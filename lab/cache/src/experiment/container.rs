@@ -104,7 +104,7 @@ impl Container {
         self.fetch(missing, cost);
     }
 
-    /// Writes blocks. They are written back at once, and nobody waits for that.
+    /// Writes blocks. They are written back at once, and no thread waits for that.
     pub(super) fn write(&mut self, blocks: Range<u32>, cost: &mut Cost) {
         cost.copied(u64::from(blocks.end - blocks.start));
         cost.bytes += u64::from(blocks.end - blocks.start) * BLOCK_BYTES;

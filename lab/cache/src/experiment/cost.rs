@@ -12,16 +12,16 @@ const PUT: Duration = Duration::from_nanos(1470);
 /// Blocks read from the SSD store together (14,111 gets of one block a second, 145,228 blocks of 32 together), and each.
 const SSD: Duration = Duration::from_micros(65);
 const SSD_BLOCK: Duration = Duration::from_micros(5);
-/// A block written to the SSD store (2,256 MiB a second). Nobody waits for it.
+/// A block written to the SSD store (2,256 MiB a second). No thread waits for it.
 const SSD_WRITE: Duration = Duration::from_nanos(1730);
 
-/// What a read of so many blocks of the SSD store together takes.
+/// How long a read of `blocks` blocks of the SSD store together takes.
 pub(super) fn ssd_read(blocks: u64) -> Duration {
     let each = SSD_BLOCK.mul_f64(to_f64(blocks));
     if blocks > 0 { SSD + each } else { each }
 }
 
-/// What so many blocks take that are written to the SSD store.
+/// How long a write of `blocks` blocks to the SSD store takes.
 pub(super) fn ssd_write(blocks: u64) -> Duration {
     SSD_WRITE.mul_f64(to_f64(blocks))
 }

@@ -42,7 +42,7 @@ impl Files {
         }
     }
 
-    /// Blocks of the disk that a set of so many bytes may take.
+    /// Blocks of the disk that the set may take at most.
     pub(super) fn blocks(&self) -> u32 {
         u32::try_from(self.sizes.len()).map_or(u32::MAX, |n| n.saturating_mul(MAX_FILE_BLOCKS))
     }

@@ -140,7 +140,7 @@ const fn yes() -> bool {
     true
 }
 
-/// Who shares what.
+/// What shares the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Division {

@@ -3,7 +3,7 @@
 //! Kept: the operations of a loop and their order, sizes of files and appends, the rotation in which files are picked,
 //! what is deleted, created and written, `fsync`, files that were just written when a run begins. Left out: processor time
 //! other than `operation_us`, metadata, the journal, directories, limits of the event generator. Writes go to the disk at
-//! once and nobody waits for them but in `fsync`, which takes one delay.
+//! once. Only `fsync` waits for them, which takes one delay.
 
 use super::container::{Container, Counts};
 use super::cost::Cost;
@@ -12,7 +12,7 @@ use super::spec::{Container as Spec, Experiment, Kind};
 use justitia_cache::lab::{BLOCK_BYTES, Random};
 use std::time::Duration;
 
-/// `videoserver.f`: so many videos are read, so many are not, and a writer replaces one of these every 10 s.
+/// `videoserver.f`: this many videos are read. The passive ones are not, and a writer replaces one of these every 10 s.
 const VIDEOS: u32 = 32;
 const PASSIVE: u32 = 194;
 const REPLACE: f64 = 10.0;
@@ -172,7 +172,8 @@ impl Workload {
         }
     }
 
-    /// Each thread reads a video from its beginning to its end, and again. The last thread replaces videos that nobody reads.
+    /// Each thread reads a video from its beginning to its end, and again. The last thread replaces videos that are not
+    /// read.
     fn videoserver(&mut self, place: &Place, container: &mut Container, cost: &mut Cost) {
         if place.number + 1 == place.of {
             let first = (VIDEOS + self.passive) * self.size;

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A directory below another, which is removed when it is dropped, and in it an image of so many bytes.
+/// A directory below another, which is removed when it is dropped, and in it an image of `size` bytes.
 pub(super) fn scratch(directory: &Path, size: u64) -> io::Result<(TempDir, PathBuf)> {
     let scratch = tempfile::tempdir_in(directory)?;
     let image = scratch.path().join("image");

@@ -35,7 +35,7 @@ use crate::pace::Pacer;
 /// The subcommand's name.
 pub(crate) const NAME: &str = "block";
 
-/// At most so many of a trace's requests are used: each takes 32 bytes.
+/// At most this many of a trace's requests are used: each takes 32 bytes.
 const MOST_REQUESTS: usize = 1_000_000;
 
 /// Sends requests to one file: those of a block trace, or random ones. Reports as JSON lines.

@@ -35,7 +35,7 @@ pub(super) enum Source {
         read_percent: u32,
         /// The size of each in bytes.
         bytes: u64,
-        /// Places are multiples of so many bytes.
+        /// Places are multiples of this many bytes.
         step: u64,
         /// The first place that has not been read yet; none is left from as many on as there are places.
         unswept: AtomicU64,

@@ -1,4 +1,4 @@
-//! Which colour is whose.
+//! Which colour stands for which tenant.
 
 use maud::{Markup, html};
 

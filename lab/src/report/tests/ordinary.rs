@@ -52,7 +52,7 @@ fn who_is_not_above_its_share_keeps_its_hits_and_its_throughput() {
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].good, Some(good), "{hits} {reads} {disk}");
         assert_eq!(found[0].losses().is_empty(), good);
-        // Who is above its share may lose; the disk may not.
+        // A tenant above its share may lose; the disk may not.
         for tenant in &mut results.tenants {
             tenant.above_share = true;
         }

@@ -141,7 +141,7 @@ impl Guest {
         serde_json::from_str(&self.ok("justitia status --json")).unwrap()
     }
 
-    /// Asks each second, for so many seconds at most, whether something has come to pass.
+    /// Asks each second, for `seconds` at most, whether something has come to pass.
     #[track_caller]
     pub(crate) fn comes(&self, seconds: u32, mut is_so: impl FnMut() -> bool) -> bool {
         (0..seconds).any(|_| is_so() || self.sh("sleep 1").timed_out)

@@ -55,7 +55,7 @@ impl Host {
         serde_json::from_slice(&self.cache("stats", &["--json"])).unwrap()
     }
 
-    /// Gives the cache so many MiB.
+    /// Gives the cache `mib` MiB.
     pub(crate) fn resize(&self, mib: u64) {
         self.cache("set", &["store", "memory", &format!("{mib}MiB")]);
     }

@@ -82,7 +82,7 @@ pub(crate) fn prepare(host: &Host) {
     run(host, "mounts");
 }
 
-/// The clients' figures of so many seconds.
+/// The clients' figures of `seconds`.
 pub(crate) fn window(host: &Host, seconds: u32) -> Window {
     let (lookups, hits) = lookups(&host.stats());
     let requests = host.disk.requests();

@@ -17,7 +17,7 @@ const STEP: u64 = 512;
 /// Steps that it may take for that.
 const MAX_STEPS: u64 = 20;
 
-/// A disk that nobody has written, read from its beginning on, each block once.
+/// A disk that was never written, read from its beginning on, each block once.
 struct Stream<'a> {
     vm: &'a Vm,
     at: u64,

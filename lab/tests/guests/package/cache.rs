@@ -52,8 +52,8 @@ fn begins_again(debian: &Debian) {
     debian.within(60, fresh);
 }
 
-/// Restarted by systemd, and executed again, the unit has what was cached: the kernel's proof that nobody else has opened the
-/// image is had under its hardening, also for an image of another user, which takes CAP_LEASE.
+/// Restarted by systemd, and executed again, the unit has what was cached. Under its hardening, too, it gets the
+/// kernel's proof that no other process has opened the image. For an image of another user that takes CAP_LEASE.
 pub(super) fn survives_restarts(debian: &Debian) {
     debian.ok(
         "truncate -s 40M /debian/data/disk && chown 1000:1000 /debian/data/disk

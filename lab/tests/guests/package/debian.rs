@@ -176,7 +176,7 @@ impl Debian {
         done.stdout
     }
 
-    /// The disk at `/data` delivers and takes so many bytes a second from now on.
+    /// The disk at `/data` delivers and takes `bytes` a second from now on.
     pub(crate) fn limit_disk(&self, bytes: u64) {
         let throttle = Throttle {
             bytes_per_second: bytes,

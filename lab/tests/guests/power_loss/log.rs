@@ -13,7 +13,7 @@ const MARK: u64 = 1 << 3;
 pub(crate) enum Entry {
     /// These bytes, at this one.
     Write { at: u64, content: Vec<u8> },
-    /// What somebody has marked.
+    /// A mark that was set in the log.
     Mark(String),
     /// A flush, or a discard.
     Other,

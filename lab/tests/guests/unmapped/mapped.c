@@ -1,7 +1,7 @@
 /*
- * mapped FILE MIB HOT RATE: maps so many MiB of FILE as a program's text is mapped, touches each page, and then HOT per cent of
- * them at random, RATE a second. Prints each second how many pages of the hot part and of the rest are in memory, and the
- * faults since that waited for the disk.
+ * mapped FILE MIB HOT RATE: maps MIB MiB of FILE as a program's text is mapped, touches each page, and then HOT per
+ * cent of them at random, RATE a second. Prints each second how many pages of the hot part and of the rest are in
+ * memory, and the faults since that waited for the disk.
  */
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-//! Limits and protections: who has set them, where, and why.
+//! Limits and protections: their author, their cgroup, and why they stand.
 
 use super::*;
 
