@@ -44,7 +44,7 @@ impl Agent {
         let (cgroup, knob) = self.named(name)?;
         let (id, shown) = (cgroup.id(), full_name(&cgroup, knob));
         let store = self.knobs.as_mut().ok_or(OBSERVES)?;
-        // Nothing would give it back.
+        // It would be said to be the agent's, which never writes it.
         if is_of_disks(knob) && !self.config.io.enabled {
             return Err(format!(
                 "{shown} is left as it is: the agent writes it only to divide disks, and [io] is off; set enabled = true \

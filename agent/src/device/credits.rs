@@ -32,8 +32,8 @@ use super::ours::{ours_to_write, told};
 use super::rooms::{Writer, plan_rooms};
 use super::tenant_io::TenantIo;
 use crate::config::Config;
+use crate::knobs::KnobStore;
 use crate::knobs::watchdog::Watchdog;
-use crate::knobs::{KnobStore, RestoreOutcome};
 use crate::monitor::Monitor;
 use crate::page_cache::CgroupTree;
 
@@ -438,24 +438,14 @@ impl Credits {
             .filter(|id| store.may_write(**id, Knob::MemoryHigh))
             .copied()
             .collect();
-        for id in over(self.held(store), &writers) {
+        for id in over(self.highs.keys().copied().collect(), &writers) {
             self.take_room(store, id, ALONE);
         }
     }
 
-    /// The cgroups whose `memory.high` is the agent's: as a dirty budget, or with the kernel's default since the operator had the agent take it.
-    fn held(&self, store: &KnobStore) -> HashSet<CgroupId> {
-        let held = store.owned();
-        let held = held.filter(|(_, knob, ..)| *knob == Knob::MemoryHigh);
-        let held = held.map(|(id, ..)| id);
-        held.chain(self.highs.keys().copied()).collect()
-    }
-
     fn take_room(&mut self, store: &mut KnobStore, id: CgroupId, why: &str) {
-        let back = store.restore(id, Knob::MemoryHigh);
-        if back == Some(RestoreOutcome::Restored) || self.highs.contains_key(&id) {
-            self.note_high(id, None, why.to_owned());
-        }
+        store.restore(id, Knob::MemoryHigh);
+        self.note_high(id, None, why.to_owned());
     }
 
     /// Records the dirty budget that stands in a `memory.high` now; `None` for none.
@@ -551,7 +541,7 @@ impl Credits {
         for disk in &mut self.disks {
             self.moved.extend(disk.let_go(Some(store), &why));
         }
-        for id in self.held(store) {
+        for id in self.highs.keys().copied().collect::<Vec<_>>() {
             self.take_room(store, id, &why);
         }
         self.writers.clear();

@@ -300,12 +300,19 @@ impl KnobStore {
         !self.unwritable.contains_key(&(id, knob))
     }
 
-    /// Whether `found` stood in a knob when the operator had the agent take it ([`KnobStore::take`]). The agent restores it there when it
-    /// needs the knob no more, so it is no new decision of another writer.
+    /// Whether `found` stood in a knob when the operator had the agent take it ([`KnobStore::take`]). It stands there while the agent does
+    /// not need the knob, so it is no new decision of another writer.
     #[must_use]
     pub fn is_taken(&self, id: CgroupId, knob: Knob, found: &str) -> bool {
         let taken = self.taken.get(&(id, knob));
         taken.is_some_and(|taken| taken == found)
+    }
+
+    /// Whether a knob is the agent's: it has our value, or its operator had us take it.
+    #[must_use]
+    pub fn is_ours(&self, id: CgroupId, knob: Knob) -> bool {
+        let key = (id, knob);
+        self.owned.contains_key(&key) || self.taken.contains_key(&key)
     }
 
     /// The value of our last write to a knob.

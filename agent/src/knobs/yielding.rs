@@ -149,6 +149,9 @@ impl KnobStore {
         if found == declared {
             return Ok(WriteOutcome::Unchanged);
         }
+        if self.is_taken(key.0, knob, &found) {
+            return self.set(cgroup, knob, declared);
+        }
         let author = self.writers.take(key.0, knob, watched).unwrap_or_default();
         let until = Until {
             original: declared.to_owned(),
@@ -301,25 +304,28 @@ impl KnobStore {
     }
 
     /// Takes a knob that was left to another writer, or given up, or holds another's value of which we do not know yet, because
-    /// its operator asks for it: what stands there now is restored once we need the knob no more. Until it is planned anew it has
-    /// the kernel's default. Returns whether it was not ours to write.
+    /// its operator asks for it. What stands there stays until we need the knob, and is restored once we need it no more. A
+    /// `memory.low` is needed at once: it is planned from the kernel's default. Returns whether it was not ours to write.
     ///
     /// # Errors
-    /// If it cannot be read or written.
+    /// If it cannot be read, or a `memory.low` not be written.
     pub fn take(&mut self, cgroup: &Cgroup, knob: Knob) -> Result<bool, KnobStoreError> {
-        let key = (cgroup.id(), knob);
+        let (id, key) = (cgroup.id(), (cgroup.id(), knob));
+        let found = read_raw(cgroup, knob)?;
         let is_left = self.unwritable.remove(&key).is_some();
-        let is_free = || read_raw(cgroup, knob).map(|found| knob.is_default(&found));
-        if !is_left && (self.owned.contains_key(&key) || is_free()?) {
+        let is_ours = self.owned.contains_key(&key) || self.is_taken(id, knob, &found);
+        if !is_left && (is_ours || knob.is_default(&found)) {
             return Ok(false);
         }
         self.reapplied.remove(&key);
-        self.writers.settle(key.0, knob);
-        let taken = self.set(cgroup, knob, &knob.default_value())?;
-        if let Some(owned) = self.owned.get(&key) {
-            self.taken.insert(key, owned.original.clone());
+        self.writers.settle(id, knob);
+        let original = self.original_of_left(id, knob, &found).unwrap_or(&found);
+        let original = original.to_owned();
+        self.taken.insert(key, original);
+        if knob == Knob::MemoryLow {
+            self.set(cgroup, knob, &knob.default_value())?;
         }
-        Ok(!matches!(taken, WriteOutcome::Gone))
+        Ok(true)
     }
 }
 

@@ -222,8 +222,7 @@ impl SlabController {
         if let Ok(Some(WriteOutcome::External { applied, found, by })) = store.audit(id, KNOB) {
             tracing::warn!(knob = %KNOB, applied, found, by, "external: another writer has set it");
         }
-        // One that was taken has the kernel's default until it is raised.
-        let raised = store.applied(id, KNOB) == Some(RAISED);
+        let raised = store.applied(id, KNOB).is_some();
         if raised || self.left || !store.may_write(id, KNOB) {
             return false;
         }

@@ -215,7 +215,7 @@ impl DiskCredits {
         let line = weighted.controller().knob(device);
         let is_ours = |id| {
             let store = store.as_deref();
-            store.is_some_and(|store| store.applied(id, line).is_some())
+            store.is_some_and(|store| store.is_ours(id, line))
         };
         let tenants = turn.seen.iter().map(|(id, _)| *id);
         let (tree, nodes) = weights(&turn.monitor.cgroups, device, is_ours, tenants);

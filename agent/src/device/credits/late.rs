@@ -29,10 +29,7 @@ impl Late {
     /// Has the kernel write back late.
     pub(super) fn hold(&mut self, store: &mut KnobStore) -> Option<Moved> {
         let id = self.root.id();
-        // One that was taken has the kernel's default until it is held.
-        let stands = store
-            .applied(id, KNOB)
-            .is_some_and(|set| !KNOB.is_default(set));
+        let stands = store.applied(id, KNOB).is_some();
         if stands || self.left.is_some() || !store.may_write(id, KNOB) {
             return None;
         }
@@ -102,7 +99,7 @@ impl Late {
         }
         let ours = store.applied(id, KNOB)?;
         let dirty = self.root.dirty_ratio().ok()?;
-        if KNOB.is_default(ours) || ours.parse() == Ok(dirty.saturating_sub(1)) {
+        if ours.parse() == Ok(dirty.saturating_sub(1)) {
             return None;
         }
         self.release(store, "vm.dirty_ratio has changed")
@@ -218,6 +215,7 @@ mod tests {
         late.hold(&mut store);
         assert_eq!(late.take(), Ok(()));
         assert!(store.take(&late.root, KNOB).unwrap());
+        assert_eq!(stands(dir.path()), "5", "nobody needs it yet");
         assert_eq!((late.audit(&mut store), late.limit()), (None, None));
         for _ in 0..2 {
             assert!(late.hold(&mut store).is_some());

@@ -138,43 +138,45 @@ fn a_limit_of_the_operator_is_left() {
     assert!(ours("max\n"));
     assert!(!ours("8192\n"));
     assert!(!ours("max\n"), "theirs from then on");
-    // As it stands again whenever nobody contends, once its operator has had us take it.
+    // Its operator has had us take it.
     std::fs::write(&high, "8192\n").unwrap();
     assert!(store.take(&cgroup, Knob::MemoryHigh).unwrap());
-    store.restore(cgroup.id(), Knob::MemoryHigh);
     assert!(ours_to_write(&mut store, &cgroup, Knob::MemoryHigh, "max"));
 }
 
-/// Its operator had us take it while nobody contends.
+/// Its operator had us take it.
 #[test]
 fn a_limit_that_was_taken_is_restored_while_nobody_needs_a_room() {
     let dir = tempfile::tempdir().unwrap();
     let (mut credits, mut store, cgroup) = given_back(dir.path(), Duration::ZERO);
     credits.let_go(&mut store, LetGo::SwitchedOff);
-    credits.moved();
     store.write_knob = |cgroup, knob, value| {
         std::fs::write(cgroup.full_path().join(knob.file()), format!("{value}\n")).unwrap();
         Ok(())
     };
     let high = dir.path().join("cgroup/a/memory.high");
     let stands = || std::fs::read_to_string(&high).unwrap();
+    std::fs::write(&high, "8192\n").unwrap();
+    assert!(store.take(&cgroup, Knob::MemoryHigh).unwrap());
     let ways: [fn(&mut Credits, &mut KnobStore); 2] = [
         |credits, store| credits.release_rooms(store, Instant::now()),
         |credits, store| credits.let_go(store, LetGo::SwitchedOff),
     ];
     for give_back in ways {
-        std::fs::write(&high, "8192\n").unwrap();
-        assert!(store.take(&cgroup, Knob::MemoryHigh).unwrap());
-        assert_eq!(stands(), "max\n");
+        assert_eq!(stands(), "8192\n", "nobody needs it");
+        assert!(store.is_empty() && store.is_ours(cgroup.id(), Knob::MemoryHigh));
+        assert!(ours_to_write(&mut store, &cgroup, Knob::MemoryHigh, "max"));
+        store.set(&cgroup, Knob::MemoryHigh, "4096").unwrap();
+        credits.note_high(cgroup.id(), Some(4096), String::new());
+        assert_eq!(stands(), "4096\n");
+        credits.moved();
         give_back(&mut credits, &mut store);
         assert_eq!(stands(), "8192\n");
-        assert!(store.is_empty());
         let moved = credits.moved();
         assert!(
             matches!(&moved[..], [one] if one.id == cgroup.id() && one.to.is_none()),
             "{moved:?}"
         );
-        assert!(ours_to_write(&mut store, &cgroup, Knob::MemoryHigh, "max"));
     }
 }
 

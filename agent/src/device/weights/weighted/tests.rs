@@ -158,6 +158,24 @@ fn a_line_of_the_operator_is_his() {
     assert_eq!(fixture.stands("b"), "default 300\n8:0 701\n");
 }
 
+/// Its operator had us take it.
+#[test]
+fn a_line_that_was_taken_stands_while_nobody_contends() {
+    let mut fixture = Fixture::new();
+    let theirs = "default 100\n8:0 700\n";
+    std::fs::write(fixture.file("a"), theirs).unwrap();
+    let a = fixture.cgroups[0].clone();
+    assert!(fixture.store.take(&a, KNOB).unwrap());
+    for _ in 0..2 {
+        assert_eq!(fixture.stands("a"), theirs);
+        fixture.contend(12);
+        assert!(fixture.has_line("a") && fixture.stands("a") != theirs);
+        fixture.look(12, &[]);
+        assert!(fixture.store.is_empty());
+    }
+    assert_eq!(fixture.stands("a"), theirs);
+}
+
 /// As after a kill, the next start or `justitia reset` restores what the journal has.
 #[test]
 fn what_stands_is_in_the_journal() {
