@@ -5,7 +5,7 @@ use std::path::Path;
 use justitia_api::control::Answer;
 use justitia_api::escape;
 use justitia_kernel::cgroup::Cgroup;
-use justitia_kernel::knob::Knob;
+use justitia_kernel::knob::{Knob, read_raw};
 
 use super::Agent;
 
@@ -54,6 +54,7 @@ impl Agent {
         let asked = match knob {
             Knob::DirtyBackground => self.credits.take_dirty_background(),
             Knob::VfsCachePressure => self.slab.take(),
+            Knob::IoCostQos(_) if store.applied(id, knob).is_none() => not_enabled(&cgroup, knob),
             _ => Ok(()),
         };
         asked.map_err(|why| format!("{shown} is left as it is: {why}"))?;
@@ -199,6 +200,20 @@ const fn is_of_disks(knob: Knob) -> bool {
             | Knob::IoCostModel(_)
             | Knob::DirtyBackground
     )
+}
+
+/// Why a disk's line of `io.cost.qos` is not taken, if so: what its operator has enabled divides the disk, and weights are corrected in it.
+fn not_enabled(root: &Cgroup, knob: Knob) -> Result<(), String> {
+    let found = read_raw(root, knob).map_err(|error| error.to_string())?;
+    if !found.split_whitespace().any(|word| word == "enable=1") {
+        return Ok(());
+    }
+    Err(format!(
+        "its operator has enabled io.cost there, and the agent corrects weights in it; write \"{}\" to {} first to have the \
+         agent enable it while tenants contend",
+        knob.default_value(),
+        knob.file()
+    ))
 }
 
 fn full_name(cgroup: &Cgroup, knob: Knob) -> String {
@@ -371,6 +386,28 @@ mod tests {
         std::fs::write(mount.join("a/memory.high"), "max\n").unwrap();
         agent.config.io.enabled = true;
         assert!(agent.take("a/memory.high").done[0].contains("already"));
+    }
+
+    #[test]
+    fn io_cost_that_its_operator_has_enabled_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut agent = agent(dir.path(), &["a"], true);
+        agent.config.io.enabled = true;
+        let qos = dir.path().join("cgroup/io.cost.qos");
+        let theirs = "8:0 enable=1 ctrl=auto\n";
+        std::fs::write(&qos, theirs).unwrap();
+        let answer = agent.take("io.cost.qos 8:0");
+        assert!(
+            answer.errors[0].contains("\"8:0 enable=0 ctrl=auto\" to io.cost.qos first"),
+            "{answer:?}"
+        );
+        assert_eq!(std::fs::read_to_string(&qos).unwrap(), theirs);
+        std::fs::write(&qos, "8:0 enable=0 ctrl=user rpct=95.00\n").unwrap();
+        let answer = agent.take("io.cost.qos 8:0");
+        assert!(
+            answer.done[0].contains("is the agent's again"),
+            "{answer:?}"
+        );
     }
 
     #[test]
