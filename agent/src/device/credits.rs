@@ -270,9 +270,12 @@ impl Credits {
     /// Has a watchdog watch over what stands, if anything does: without one nothing stays.
     fn keep_guarded(&mut self, config: &Config, store: &KnobStore) -> Result<(), LetGo> {
         let limits = |knob| {
-            !matches!(
+            matches!(
                 knob,
-                Knob::MemoryLow | Knob::IoWeightOn(_) | Knob::IoBfqWeightOn(_)
+                Knob::MemoryHigh
+                    | Knob::DirtyBackground
+                    | Knob::IoCostQos(_)
+                    | Knob::IoCostModel(_)
             )
         };
         let stands = !self.watchdog.watches() && store.owned().any(|(_, knob, ..)| limits(knob));

@@ -219,6 +219,21 @@ fn without_a_watchdog_no_dirty_budget_stays() {
     // It is tried again as soon as somebody is to have one; until then nothing needs one.
     assert!(store.may_write(cgroup.id(), Knob::MemoryHigh));
     assert_eq!(credits.keep_guarded(&config, &store), Ok(()));
+    // Nor does what limits nobody: declared weights, say, or what frees slab.
+    std::fs::write(dir.path().join("cgroup/vfs_cache_pressure"), "100\n").unwrap();
+    let root = credits.root.clone();
+    for (cgroup, knob, value) in [
+        (&cgroup, Knob::IoWeight, "default 700"),
+        (&cgroup, LINE, "8:0 200"),
+        (&root, Knob::VfsCachePressure, "200"),
+    ] {
+        let set = store.set(cgroup, knob, value).unwrap();
+        assert_eq!(set, WriteOutcome::Written);
+    }
+    assert_eq!(credits.keep_guarded(&config, &store), Ok(()));
+    store.set(&cgroup, Knob::MemoryHigh, "4096").unwrap();
+    let kept = credits.keep_guarded(&config, &store);
+    assert_eq!(kept, Err(LetGo::NoWatchdog));
 }
 
 /// As systemd does at `daemon-reload`.
