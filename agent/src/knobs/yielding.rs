@@ -248,8 +248,13 @@ impl KnobStore {
                 false => found.clone(),
             };
             // A declared weight is not planned anew each second: what was written is judged once, here.
-            if found == until.applied || matches!(knob, Knob::IoWeight | Knob::IoBfqWeight) {
+            let is_declared = matches!(knob, Knob::IoWeight | Knob::IoBfqWeight);
+            if found == until.applied || is_declared {
                 self.own(cgroup, key, value.clone(), until.applied);
+            }
+            // Any other is written anew by whoever needs it, who alone gives it back.
+            if !is_declared {
+                self.restore(id, knob);
             }
             return Some(TakenBack {
                 id,

@@ -180,6 +180,9 @@ fn a_new_value_of_systemd_is_a_policy_while_it_stands() {
         assert_eq!((one.found.as_str(), one.value.as_str()), (set_back, value));
         assert_eq!(one.by, "Manager");
         assert!(held.may_write());
+        // Until it is needed nothing of ours stands: nobody would give that back.
+        assert_eq!(held.stands(), value);
+        assert!(held.store.is_empty());
         // What was there before us is restored at the end, however it became ours again.
         held.store.set(&held.cgroup, KNOB, "6").unwrap();
         held.store.restore_all();
