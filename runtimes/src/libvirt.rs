@@ -44,13 +44,14 @@ pub(crate) fn resolve(files: &Files, id: u32, name: &str, meaning: &Meaning<'_>)
             converts: false,
         });
     }
-    // libvirt's cgroups are in slices, or in its own `machine`: no delegatee makes one there.
-    let is_libvirts = |name: &&str| *name == "machine" || name.ends_with(".slice");
+    // libvirt's cgroups are in slices, or without systemd in its own `machine` and partitions: no delegatee makes one there.
+    let is_libvirts =
+        |name: &str| name == "machine" || name.ends_with(".slice") || name.ends_with(".partition");
     let above = meaning
         .whole
         .rsplit_once('/')
         .map_or("", |(above, _)| above);
-    let is_this = above.split('/').all(|name| is_libvirts(&name));
+    let is_this = above.split('/').all(is_libvirts);
     let cgroup = if is_this { meaning.whole } else { "" };
     Answer::new(identity, complete, Some(cgroup), meaning.whole)
 }

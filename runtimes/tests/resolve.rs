@@ -318,6 +318,29 @@ fn a_machine_of_libvirt_is_known_with_its_parts() {
     assert_eq!((old.identity.declared, old.complete), (None, false));
 }
 
+/// libvirt names its cgroups itself then; a machine may be in a partition, as `/machine/production`.
+#[test]
+fn a_machine_of_libvirt_is_known_without_systemd() {
+    let tree = Tree::new();
+    tree.write(
+        "run/libvirt/qemu/web.xml",
+        "<domain id='1'><name>web</name><blkiotune><weight>500</weight></blkiotune></domain>",
+    );
+    for above in ["machine", "machine/production.partition"] {
+        let path = format!("{above}/qemu-1-web.libvirt-qemu");
+        for in_delegation in [false, true] {
+            let web = tree.resolve(&path, in_delegation).identity;
+            assert_eq!((web.kind, web.name.as_str()), (TenantKind::Domain, "web"));
+            let declared = web.declared.map(|declared| declared.weight.get());
+            assert_eq!(declared, Some(500), "{path}");
+        }
+        let vcpu = tree.resolve(&format!("{path}/vcpu0"), false).identity;
+        assert_eq!((vcpu.name.as_str(), vcpu.declared), ("web", None));
+    }
+    let made = "docker/x/machine/qemu-1-web.libvirt-qemu";
+    assert_eq!(tree.resolve(made, true).identity.name, "");
+}
+
 /// libvirt 9 with BFQ loaded: after `virsh blkiotune --weight 700` its state says 154.
 #[test]
 fn what_libvirt_takes_from_bfqs_file_is_the_number_that_was_asked_for() {
