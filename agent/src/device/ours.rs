@@ -36,8 +36,11 @@ pub(super) fn ours_to_write(
 }
 
 /// Whether a value of ours still stands, now that it is read again; otherwise it is another writer's from now on, or gone, and why
-/// is said.
+/// is said. One that its operator has had us release does not.
 pub(super) fn still_stands(store: &mut KnobStore, id: CgroupId, knob: Knob) -> bool {
+    if store.applied(id, knob).is_none() {
+        return false;
+    }
     match store.audit(id, knob) {
         Ok(None | Some(WriteOutcome::Reapplied { .. })) => return true,
         Ok(Some(WriteOutcome::External { by, .. })) => {

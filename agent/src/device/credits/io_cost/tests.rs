@@ -148,6 +148,19 @@ fn what_another_writer_sets_is_left_and_the_rest_given_back() {
 }
 
 #[test]
+fn where_one_line_is_released_the_other_is_given_back() {
+    let mut fixture = Fixture::new();
+    fixture.busy(Contention::Engaged, 2, 60e6);
+    let qos = Knob::IoCostQos(DISK);
+    let released = fixture.store.release(&fixture.root, qos).unwrap();
+    assert_eq!(released, "8:0 enable=0 ctrl=auto");
+    let moved = fixture.own.audit(&fixture.root, &mut fixture.store);
+    assert_eq!(moved.len(), 1, "{moved:?}");
+    assert_eq!(fixture.reads(MODEL), "8:0 ctrl=auto\n");
+    assert!(fixture.store.is_empty() && !fixture.own.stands());
+}
+
+#[test]
 fn both_lines_are_in_the_journal() {
     let mut fixture = Fixture::new();
     fixture.busy(Contention::Engaged, 2, 60e6);
