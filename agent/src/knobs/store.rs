@@ -273,10 +273,10 @@ impl KnobStore {
         WriteOutcome::Gone
     }
 
-    /// Leaves a knob of ours to the writer of `found`.
+    /// Leaves a knob of ours to the writer of `found`, which is a new value: until the agent ends, or as long as it stands.
     pub(super) fn external_from_now(&mut self, key: KnobKey, found: &str) {
         let author = self.writers.take(key.0, key.1, true).unwrap_or_default();
-        self.leave(key, found, author.name, None);
+        self.is_ours_again(key, found, &author, Instant::now());
     }
 
     /// Leaves a knob to the writer of `found`.

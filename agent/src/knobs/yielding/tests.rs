@@ -1,5 +1,6 @@
 //! What becomes of knobs that others write, over one cgroup of plain files.
 
+use super::super::put_back::RestoreOutcome;
 use super::super::writers::{MANAGER, UNKNOWN};
 use super::*;
 use justitia_kernel::cgroup::CgroupFs;
@@ -187,6 +188,24 @@ fn a_new_value_of_systemd_is_a_policy_while_it_stands() {
         held.store.set(&held.cgroup, KNOB, "6").unwrap();
         held.store.restore_all();
         assert_eq!(held.stands(), value);
+    }
+}
+
+/// Where ours was to be restored, before it was looked at.
+#[test]
+fn a_policy_is_one_wherever_it_is_found_first() {
+    for (kind, comes_back) in [(AuthorKind::Manager, true), (AuthorKind::Other, false)] {
+        let mut held = Held::new();
+        let id = held.cgroup.id();
+        std::fs::write(held.file(), "7\n").unwrap();
+        held.store.writers.say(id, KNOB, kind);
+        let found = "7".to_owned();
+        let outcome = held.store.restore(id, KNOB);
+        assert_eq!(outcome, Some(RestoreOutcome::External { found }));
+        assert!(!held.may_write());
+        held.writes(kind, "0");
+        assert_eq!(held.back(1).len(), usize::from(comes_back), "{kind:?}");
+        assert_eq!(held.may_write(), comes_back);
     }
 }
 
