@@ -304,7 +304,7 @@ pub fn marked_external(id: CgroupId, knob: Knob, rule: Rule) -> Decided {
 }
 
 /// Marks a `memory.low` that we have not written as external if it holds anything but `expected` bytes, or 0, or what an earlier agent has
-/// left; returns its value then.
+/// left, or what its operator has had us take; returns its value then.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -320,7 +320,7 @@ pub(super) fn mark_external_unless(
         low => low.to_string(),
     };
     let (id, knob) = (node.cgroup.id(), Knob::MemoryLow);
-    if store.original_of_left(id, knob, &found).is_some() {
+    if store.original_of_left(id, knob, &found).is_some() || store.is_taken(id, knob, &found) {
         return Ok(None);
     }
     log_external(node, tenant, Knob::MemoryLow, ["", &found, ""]);

@@ -150,6 +150,38 @@ fn a_value_that_a_killed_agent_has_left_is_no_operators() {
     assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), "0000000");
 }
 
+/// It stands again where ours could not be written.
+#[test]
+fn a_value_that_was_taken_is_no_operators() {
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("cgroup/a"));
+    let file = dir.path().join("cgroup/a/memory.low");
+    std::fs::write(&file, "5242880\n").unwrap();
+    let (cgroups, _, mut store, mut controller) = start(dir.path());
+    store.write_knob = |cgroup, knob, value| {
+        std::fs::write(cgroup.full_path().join(knob.file()), value).unwrap();
+        Ok(())
+    };
+    let (id, knob) = (cgroups.top_level()[0], Knob::MemoryLow);
+    let cgroup = cgroups.get(id).unwrap().cgroup.clone();
+    assert!(store.take(&cgroup, knob).unwrap());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "0");
+    // As when the journal cannot grow.
+    store.restore(id, knob);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "5242880");
+    let found = controller.on_knob_written(Some(&mut store), &cgroups, id, knob);
+    assert_eq!(found.unwrap(), None);
+    let (low, protected, other) = (8 << 20, 8 << 20, 0);
+    let intent = LowIntent {
+        key: Key::Cgroup(id),
+        low,
+        reason: ProtectionReason { protected, other },
+    };
+    let action = controller.write(Some(&mut store), &cgroups, intent);
+    let action = action.map(|event| event.action);
+    assert!(matches!(action, Some(Action::Set { .. })), "{action:?}");
+}
+
 /// More move in each tick than are written in one.
 #[test]
 fn the_last_of_many_is_written_too() {
