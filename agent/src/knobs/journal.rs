@@ -362,7 +362,7 @@ impl Journal {
             file,
             length: length(&text),
             compacted_length: length(&text),
-            lines: entries.len() + unknown.len(),
+            lines: 0,
         })
     }
 

@@ -64,6 +64,16 @@ fn a_long_journal_is_compacted_by_its_bytes() {
     assert!((5..20).contains(&compactions), "{compactions} times");
 }
 
+/// As where what an earlier agent has left cannot be restored: none of it is owned.
+#[test]
+fn what_a_compaction_keeps_does_not_ask_for_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let kept: Vec<JournalEntry> = (1..=5000).map(entry).collect();
+    let mut journal = Journal::create(&dir.path().join("ledger"), &kept, &[]).unwrap();
+    journal.append_write(&entry(1)).unwrap();
+    assert!(!journal.needs_compaction(1));
+}
+
 #[test]
 fn a_journal_of_any_length_is_read() {
     let mut block = String::new();
