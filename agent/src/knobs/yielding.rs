@@ -289,10 +289,10 @@ impl KnobStore {
     }
 
     /// Restores a knob because its operator asks for it, and leaves it as it is from then on. Returns the value that stands
-    /// there; `None` if the cgroup has no such knob any more.
+    /// there. If it cannot be restored now, that is tried again.
     ///
     /// # Errors
-    /// If it cannot be restored or read now. It is not written again all the same.
+    /// If it cannot be read: then it is not left.
     pub fn release(&mut self, cgroup: &Cgroup, knob: Knob) -> justitia_kernel::Result<String> {
         let id = cgroup.id();
         self.restore(id, knob);
