@@ -33,7 +33,7 @@ pub(crate) struct Release {
 
 /// Have the running agent write a knob that it has left to another writer, or given up.
 ///
-/// What stands there now is restored when the agent needs the knob no more, at its end at the latest. `justitia status` and `justitia explain` list such knobs.
+/// What stands there now stays until the agent needs the knob, and is restored when it needs it no more, at its end at the latest. `justitia status` and `justitia explain` list such knobs.
 #[derive(Args)]
 pub(crate) struct Take {
     #[command(flatten)]

@@ -69,7 +69,7 @@ impl Agent {
             self.monitor.cgroups.record_low(id, Ok(Some(0)));
         }
         Ok(format!(
-            "{shown} is the agent's again; the value that stood there is restored when the agent needs it no more"
+            "{shown} is the agent's again; the value that stood there stands whenever the agent does not need the knob"
         ))
     }
 
