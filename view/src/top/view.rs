@@ -27,12 +27,8 @@ pub enum Screen {
 pub struct HistoryPoint {
     /// File pages held, bytes.
     pub usage: u64,
-    /// What it was entitled to.
-    pub entitlement: u64,
     /// Bytes read and written per second.
     pub bandwidth: f64,
-    /// The part of what was read that was cached.
-    pub hits: Option<f64>,
 }
 
 /// Everything that is shown.
@@ -103,9 +99,7 @@ impl View {
             let app = tenant.app.unwrap_or_default();
             history.push_back(HistoryPoint {
                 usage: tenant.usage,
-                entitlement: tenant.entitlement,
                 bandwidth: app.read_rate + app.write_rate,
-                hits: app.hit_ratio,
             });
         }
         if self.histories.len() > 2 * status.tenants.len() + 16 {
