@@ -1,12 +1,12 @@
-//! Three scenarios, and that each answer has its facts.
+//! That each answer has its facts.
 
 mod limits;
 mod names;
 
 use super::*;
 use justitia_api::{
-    Action, AppStatus, Decision, DeclaredWeight, EstimateBasis, ExcessReason, IoPolicyStatus,
-    KnobStatus, MemoryStatus, ProtectionReason, Reason, Rule, TenantKind,
+    Action, Decision, DeclaredWeight, ExcessReason, KnobStatus, MemoryStatus, ProtectionReason,
+    Reason, Rule, TenantKind,
 };
 
 const MIB: u64 = 1 << 20;
@@ -116,59 +116,6 @@ fn says(text: &str, facts: &[&str]) {
 }
 
 #[test]
-fn caps_are_told_with_what_they_are_held_against() {
-    let mut status = status();
-    let told = |status: &Status| {
-        let mut out = String::new();
-        cache::entitlement(&mut out, status, &status.tenants[1]);
-        cache::taking(&mut out, status, &status.tenants[1]);
-        out
-    };
-    assert!(!told(&status).contains("mapped"));
-    status.tenants[1].parent = None;
-    (status.tenants[1].mapped, status.tenants[1].slab) = (20 * MIB, 30 * MIB);
-    (status.memory.unmapped, status.memory.unmapped_cap) = (90 * MIB, Some(40 * MIB));
-    (status.memory.slab, status.memory.slab_cap) = (70 * MIB, Some(60 * MIB));
-    status.memory.free = 200 * MIB;
-    says(
-        &told(&status),
-        &[
-            "of what no process has mapped 40.0M at most: it holds 90.0M",
-            "20.0M are mapped, and 30.0M are reclaimable slab (all hold 70.0M, the cap is 60.0M)",
-            "more than 40.0M of file pages are mapped by no process (now 90.0M)",
-        ],
-    );
-}
-
-#[test]
-fn application_io_is_shown_with_its_window() {
-    let mut status = status();
-    status.window = 10.0;
-    status.tenants[1].app = Some(AppStatus {
-        io_stalled: Some(0.05),
-        miss_rate: 12.0,
-        ..AppStatus::default()
-    });
-    let quiet = "; stalled on I/O 5.0 % of the time; not backlogged: it would have to move bytes in 80 % of the \
-                 seconds, or be stalled on I/O 80 % of the time; and be stalled 10 % of the time\n";
-    says(
-        &explain(&status, 1, &CurrentValues::default()),
-        &[
-            quiet,
-            "its cache grows though no call read or wrote",
-            "(12 accesses a second missed the cache)",
-        ],
-    );
-    status.tenants[1].backlogged = true;
-    status.tenants[1].app.as_mut().unwrap().read_rate = 1e6;
-    let text = explain(&status, 1, &CurrentValues::default());
-    says(&text, &["5.0 % of the time: backlogged\n"]);
-    for no_more in ["not backlogged", "grows though"] {
-        assert!(!text.contains(no_more), "{no_more:?} is in\n{text}");
-    }
-}
-
-#[test]
 fn entitlements_can_be_recomputed_from_the_text() {
     let mut status = status();
     let mut cron = status.tenants[2].clone();
@@ -221,40 +168,6 @@ fn a_working_set_that_nothing_shows_is_said_to_be_unknown() {
     let text = explain(&status, 1, &CurrentValues::default());
     says(&text, &["its share by weight is divided first: 50.0M"]);
     assert!(!text.contains("mapped is divided"), "{text}");
-}
-
-#[test]
-fn a_working_set_is_told_with_the_time_in_which_it_was_seen() {
-    let mut status = status();
-    let db = |status: &Status| explain(status, 2, &CurrentValues::default());
-    // How long a tenant has been idle is no time in which the lists were observed.
-    (status.tenants[2].idle, status.tenants[2].observed_for) = (0.0, 0.0);
-    status.tenants[2].working_set = 50 * MIB;
-    says(
-        &db(&status),
-        &["divided first: 50.0M (from the kernel's LRU lists)\n"],
-    );
-    (status.tenants[2].idle, status.tenants[2].observed_for) = (5.0, 5.0);
-    says(
-        &db(&status),
-        &["(from the kernel's LRU lists; idle for 5 s)\n"],
-    );
-    (status.tenants[2].evidence, status.tenants[2].observed_for) = (EstimateBasis::Accesses, 180.0);
-    says(
-        &db(&status),
-        &["(from its sampled accesses of the last 3 min)\n"],
-    );
-}
-
-#[test]
-fn what_an_inner_node_lacks_to_be_backlogged_is_a_tenant_below() {
-    let mut status = status();
-    status.tenants[0].app = Some(AppStatus::default());
-    let text = explain(&status, 0, &CurrentValues::default());
-    says(&text, &["; not backlogged: no tenant below it is\n"]);
-    status.tenants[1].app = Some(AppStatus::default());
-    let text = explain(&status, 1, &CurrentValues::default());
-    says(&text, &["and use the disk (this kernel has no PSI)\n"]);
 }
 
 #[test]

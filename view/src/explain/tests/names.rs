@@ -67,33 +67,6 @@ fn a_cgroup_that_is_not_managed_is_explained() {
 }
 
 #[test]
-fn a_cgroup_beyond_a_bound_is_told_which() {
-    let long = "Tenants: a cgroup in a has a path longer than 512 bytes: a is one tenant";
-    let limitations = [long.to_owned(), "Device bandwidth: io.cost".to_owned()];
-    let told = unmanaged(
-        "a/b",
-        &Unmanaged {
-            exists: true,
-            memory: true,
-            bounds: bounds(&limitations),
-            ..Unmanaged::default()
-        },
-    );
-    says(
-        &told,
-        &["\n    a cgroup in a has a path longer than 512 bytes: a is one tenant"],
-    );
-    assert!(!told.contains("io.cost"), "{told}");
-    let deep = Unmanaged {
-        exists: true,
-        memory: true,
-        too_deep: true,
-        ..Unmanaged::default()
-    };
-    says(&unmanaged("a/b", &deep), &["it is too deep below the root"]);
-}
-
-#[test]
 fn a_tenant_is_found_by_path_end_or_part() {
     let status = status();
     for (name, index) in [
