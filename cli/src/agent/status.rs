@@ -215,7 +215,7 @@ fn cost(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_api::{AppStatus, ExternalKnob, GivenUpKnob, Reason, TenantKind};
+    use justitia_api::{AppStatus, Reason, TenantKind};
 
     const WIDE: Layout = Layout {
         all: false,
@@ -252,27 +252,6 @@ mod tests {
         let bad = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
         assert_eq!(text.matches("x\\u{1b}]0;\\u{9b}2J\\u{202e}\\r").count(), 7);
         assert!(!text.contains(bad), "{text:?}");
-    }
-
-    #[test]
-    fn an_external_knob_is_told_from_one_that_the_kernel_refused() {
-        let status = Status {
-            external: vec![ExternalKnob {
-                by: None,
-                path: "a".into(),
-                knob: "memory.low".into(),
-                value: "4096".into(),
-            }],
-            given_up: vec![GivenUpKnob {
-                path: "-".into(),
-                knob: "vm.dirty_background_ratio".into(),
-                reason: "the kernel refused the write: x".into(),
-            }],
-            ..Status::default()
-        };
-        let new = "external: a memory.low (found 4096)\n\n\
-                   given up: (unmanaged) vm.dirty_background_ratio (the kernel refused the write: x)\n";
-        assert!(shown(&status).contains(new), "{}", shown(&status));
     }
 
     fn container(name: &str) -> TenantStatus {
@@ -367,50 +346,6 @@ mod tests {
         assert_eq!(state(true, false, 600.0), "resting 10 min");
         assert_eq!(state(true, true, 42.0), "growing");
         assert_eq!(state(false, false, 42.0), "");
-    }
-
-    #[test]
-    fn a_tenant_is_a_row_and_a_section_without_content_is_absent() {
-        let tenant = TenantStatus {
-            path: "a.slice".into(),
-            weight: 300,
-            weight_source: WeightSource::Runtime,
-            usage: 3 << 20,
-            entitlement: 1 << 20,
-            backlogged: true,
-            ..TenantStatus::default()
-        };
-        let text = shown(&Status {
-            tenants: vec![tenant],
-            ..Status::default()
-        });
-        let row = text.lines().find(|l| l.starts_with("a.slice ")).unwrap();
-        let cells: Vec<&str> = row.split_whitespace().collect();
-        let expected = [
-            "a.slice",
-            "300",
-            "runtime",
-            "3.00M",
-            "0",
-            "1.00M",
-            "2.00M",
-            "0",
-            "0",
-            "-",
-            "-",
-            "-",
-            "-",
-            "backlogged",
-        ];
-        assert_eq!(cells, expected);
-        let unknown = TenantStatus {
-            working_set_unknown: true,
-            ..TenantStatus::default()
-        };
-        assert_eq!(super::row(&unknown)[5], "-");
-        for absent in ["external:", "given up:", "limitation:"] {
-            assert!(!text.contains(absent), "{absent} is in\n{text}");
-        }
     }
 
     /// What docs/guide/backup.md shows.

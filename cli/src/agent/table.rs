@@ -186,37 +186,4 @@ mod tests {
             stays: false,
         }
     }
-
-    #[test]
-    fn the_message_about_a_corrupt_journal_names_the_knobs_to_check() {
-        let found = corrupt(3);
-        let message = corruption(&found, false);
-        for part in [
-            "3 lines of it could not be read",
-            "now /run/x/ledger.corrupt.",
-            "memory.low",
-            "memory.high",
-            "io.bfq.weight",
-            "vm.dirty_background_ratio",
-            "vm.vfs_cache_pressure",
-        ] {
-            assert!(message.contains(part), "{part} is not in {message}");
-        }
-        let row = corruption_json(&found, false);
-        assert_eq!(
-            (&row["state"], &row["lines"]),
-            (&"corrupt".into(), &3.into())
-        );
-        assert_eq!(row["file"], "/run/x/ledger.corrupt");
-        let stays = Corruption {
-            file: "/run/x/ledger".into(),
-            stays: true,
-            ..corrupt(1)
-        };
-        let message = corruption(&stays, false);
-        assert!(
-            message.contains("is corrupt") && message.contains("it stays /run/x/ledger as"),
-            "{message}"
-        );
-    }
 }

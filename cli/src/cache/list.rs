@@ -62,30 +62,3 @@ fn shown(listed: &Value) -> String {
     let where_ = [Column::Text("DISK"), Column::Text("ADDRESS")];
     format!("{}\n{}", table(&columns, rows), table(&where_, addresses))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_disk_is_listed_with_its_image_and_addresses() {
-        let listed = serde_json::json!([
-            { "vm": "web", "name": "root", "image": "/srv/a\u{1b}[2J", "size_bytes": 4096, "mode": "inclusive",
-              "read_only": false, "addresses": ["nbd+unix:///root?socket=/run/all"], "unserved": null },
-            { "vm": "web", "name": "gone", "image": "/srv/b", "size_bytes": null, "mode": "uncached",
-              "read_only": true, "addresses": [], "unserved": "it is not there" },
-        ]);
-        let shown = shown(&listed);
-        let words = |line: usize| {
-            let line = shown.lines().nth(line).unwrap();
-            line.split_whitespace().collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(words(1), r"web root 4.00K inclusive /srv/a\u{1b}[2J in use");
-        assert_eq!(
-            words(2),
-            "web gone - uncached /srv/b not served: it is not there"
-        );
-        assert_eq!(words(5), "root nbd+unix:///root?socket=/run/all");
-        assert!(super::shown(&Value::Array(Vec::new())).starts_with("no disk"));
-    }
-}

@@ -1,5 +1,6 @@
 //! The pools of a running daemon as the tenants that `view` draws and divides: VMs, and their pools below them.
 
+use super::stats::{count, each};
 use anyhow::{anyhow, bail};
 use justitia_api::escape::plain;
 use justitia_api::{CurveStatus, MemoryStatus, Status, TenantStatus};
@@ -16,25 +17,25 @@ const IDLE: f64 = 0.1;
 /// The pools by their sizes in one store. What a pool holds in the other store stays, so its curve begins there.
 pub(super) fn pools(stats: &Value, store: StoreKind) -> Status {
     let mut tenants = Vec::new();
-    for vm in list(&stats["cache"], "vms") {
+    for vm in each(&stats["cache"], "vms") {
         let parent = tenants.len();
         let name = vm["name"].as_str().unwrap_or("?");
         tenants.push(TenantStatus {
             path: name.to_owned(),
-            weight: number(vm, "weight"),
+            weight: count(vm, "weight"),
             ..TenantStatus::default()
         });
-        let pools = list(vm, "pools").map(|of| pool(name, of, store));
+        let pools = each(vm, "pools").map(|of| pool(name, of, store));
         tenants.extend(pools.map(|pool| TenantStatus {
             parent: Some(parent),
             ..pool
         }));
     }
-    let stores = list(&stats["cache"], "stores");
+    let stores = each(&stats["cache"], "stores");
     let named = stores.filter(|found| found["store"].as_str() == Some(&store.to_string()));
     Status {
         memory: MemoryStatus {
-            cache_divisible: named.map(|store| number(store, "capacity_bytes")).sum(),
+            cache_divisible: named.map(|store| count(store, "capacity_bytes")).sum(),
             ..MemoryStatus::default()
         },
         tenants,
@@ -43,7 +44,7 @@ pub(super) fn pools(stats: &Value, store: StoreKind) -> Status {
 }
 
 fn pool(vm: &str, pool: &Value, store: StoreKind) -> TenantStatus {
-    let [memory, ssd] = ["memory", "ssd"].map(|name| number(pool, &format!("{name}_bytes")));
+    let [memory, ssd] = ["memory", "ssd"].map(|name| count(pool, &format!("{name}_bytes")));
     let (usage, elsewhere) = match store {
         StoreKind::Memory => (memory, ssd),
         StoreKind::Ssd => (ssd, memory),
@@ -51,13 +52,13 @@ fn pool(vm: &str, pool: &Value, store: StoreKind) -> TenantStatus {
     let curve = serde_json::from_value::<Option<CurveStatus>>(pool["curve"].clone());
     let curve = curve.ok().flatten().map(|curve| curve.beyond(elsewhere));
     let active = curve.as_ref().is_some_and(|curve| curve.accesses >= IDLE);
-    let weight = number(pool, &format!("{store}_weight"));
+    let weight = count(pool, &format!("{store}_weight"));
     TenantStatus {
         path: format!("{vm}/{}", pool["name"].as_str().unwrap_or("?")),
         leaf: true,
         weight,
         usage,
-        entitlement: number(pool, &format!("{store}_entitlement_bytes")),
+        entitlement: count(pool, &format!("{store}_entitlement_bytes")),
         // It takes in nothing where it has no weight, and nothing while it is not used.
         demand: match weight {
             0 => Some(0),
@@ -103,14 +104,6 @@ pub(super) fn curve_of(pool: &TenantStatus) -> anyhow::Result<&CurveStatus> {
             path = plain(&pool.path)
         )
     })
-}
-
-fn number(of: &Value, name: &str) -> u64 {
-    of[name].as_u64().unwrap_or(0)
-}
-
-fn list<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
-    of[name].as_array().into_iter().flatten()
 }
 
 #[cfg(test)]

@@ -182,7 +182,7 @@ fn feature_lines(support: &FeatureSupport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_kernel::capabilities::{Feature, Paths};
+    use justitia_kernel::capabilities::Paths;
 
     #[test]
     fn the_same_reason_is_told_once() {
@@ -252,39 +252,6 @@ mod tests {
         let (state, text) = unmapped_by(&nowhere, there.path());
         assert_ne!(state, State::Yes);
         assert!(text.starts_with("not held"), "{text}");
-    }
-
-    #[test]
-    fn of_each_disk_it_is_said_whether_it_is_divided() {
-        let disk = |name: &str, number: Option<&str>, left: Option<&str>| DiskSupport {
-            name: name.to_owned(),
-            number: number.map(str::to_owned),
-            left: left.map(str::to_owned),
-        };
-        let told = divided(&[
-            disk("loop0", None, Some("it has no size")),
-            disk("sda", Some("8:0"), None),
-            disk("sr0", None, Some("it has no size")),
-        ]);
-        assert_eq!(
-            told,
-            "  no  loop0, sr0: it has no size\n yes  sda (8:0): divided while it is contended\n"
-        );
-    }
-
-    #[test]
-    fn what_is_off_says_how_it_is_switched_on() {
-        let credits = |level| {
-            feature_lines(&FeatureSupport {
-                feature: Feature::DeviceBandwidth,
-                level,
-                causes: Vec::new(),
-                switch: Feature::DeviceBandwidth.switch().map(str::to_owned),
-            })
-        };
-        let how = "`[io] enabled = true` in /etc/justitia/justitia.toml";
-        assert!(credits(SupportLevel::Full).contains(how));
-        assert!(!credits(SupportLevel::Unavailable).contains(how));
     }
 
     #[test]
