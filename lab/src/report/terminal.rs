@@ -171,7 +171,7 @@ fn whole(results: &Results, group: &Group<'_>) -> Option<Table> {
 }
 
 /// An empty table with a rule below its header.
-fn ruled() -> Table {
+pub(super) fn ruled() -> Table {
     let mut table = Table::new();
     let rule = LineStyle::new('─', '─', '─', '─');
     table

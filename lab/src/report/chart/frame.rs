@@ -58,8 +58,14 @@ impl Axis {
     }
 }
 
-/// The drawing around `body`.
-pub(super) fn svg(id: &str, frame: Frame, title: &str, description: &str, body: &Markup) -> Markup {
+/// The drawing around `body`, which sentences describe.
+pub(super) fn svg(
+    id: &str,
+    frame: Frame,
+    title: &str,
+    description: &[String],
+    body: &Markup,
+) -> Markup {
     let title_id = format!("{id}-title");
     let description_id = format!("{id}-desc");
     html! {
@@ -67,7 +73,7 @@ pub(super) fn svg(id: &str, frame: Frame, title: &str, description: &str, body: 
             viewBox={ "0 0 " (px(frame.width)) " " (px(frame.height)) }
             aria-labelledby={ (title_id) " " (description_id) } {
             title id=(title_id) { (title) }
-            desc id=(description_id) { (description) }
+            desc id=(description_id) { (description.join("; ")) "." }
             (body)
         }
     }

@@ -122,13 +122,7 @@ pub(crate) fn timeline(id: &str, title: &str, panel: &Panel, lines: &[Line<'_>])
             }
         }
     };
-    svg(
-        id,
-        FRAME,
-        title,
-        &format!("{}.", description.join("; ")),
-        &body,
-    )
+    svg(id, FRAME, title, &description, &body)
 }
 
 fn path(points: &[(f64, f64)], panel: &Panel, axis: &Axis) -> String {
@@ -162,45 +156,6 @@ fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_tower_is_cut_off() {
-        // Drawings of one line each, that stays at one height and once leaps to another.
-        let end = |drawings: &[(f64, f64)]| {
-            let points: Vec<Vec<(f64, f64)>> = drawings
-                .iter()
-                .map(|(mostly, peak)| {
-                    let flat = (0..20).map(|second| (f64::from(second), *mostly));
-                    flat.chain([(20.0, *peak)]).collect()
-                })
-                .collect();
-            let lines: Vec<[Line<'_>; 1]> = points
-                .iter()
-                .map(|points| {
-                    [Line {
-                        class: String::new(),
-                        name: "",
-                        points,
-                    }]
-                })
-                .collect();
-            let drawings: Vec<&[Line<'_>]> = lines.iter().map(|line| &line[..]).collect();
-            Panel::over_time(plain(), 20.0, &drawings).end
-        };
-        assert_eq!(end(&[(1.0, 10.0), (5.0, 300.0), (1.0, 20.0)]), 30.0);
-        assert_eq!(end(&[(1.0, 10.0), (5.0, 50.0), (1.0, 20.0)]), 50.0);
-        assert_eq!(end(&[(0.0, 0.0), (5.0, 50.0)]), 50.0);
-        // Not a spike, but what it is.
-        assert_eq!(end(&[(200.0, 300.0), (1.0, 20.0)]), 200.0);
-        assert_eq!(end(&[]), 0.0);
-    }
-
-    fn plain() -> Scale {
-        Scale {
-            factor: 1.0,
-            name: "",
-        }
-    }
 
     #[test]
     fn thinning_keeps_the_mean() {

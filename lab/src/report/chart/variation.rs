@@ -62,13 +62,7 @@ pub(crate) fn variation(id: &str, title: &str, bars: &[Bar<'_>]) -> Markup {
             (row(frame, &axis, frame.top + ROW * to_f64(position as u64), bar))
         }
     };
-    svg(
-        id,
-        frame,
-        title,
-        &format!("{}.", description.join("; ")),
-        &body,
-    )
+    svg(id, frame, title, &description, &body)
 }
 
 fn describe(bar: &Bar<'_>) -> String {

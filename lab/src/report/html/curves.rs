@@ -2,11 +2,12 @@
 
 use maud::{Markup, html};
 
-use super::super::chart::{Line, Panel, configuration_class, tenant_class, timeline};
+use super::super::chart::{Line, Panel, tenant_class};
 use super::super::number::{Scale, scale, show};
 use super::super::schema::{Curve, Results, Unit};
 use super::super::summary::{Group, Row};
 use super::legend::legend;
+use super::over_time::multiples;
 
 const MIB: Scale = Scale {
     factor: 1.0 / 1_048_576.0,
@@ -39,19 +40,7 @@ pub(super) fn section(results: &Results, group: &Group<'_>, id: &str) -> Markup 
                  repeat with the median result. Beyond the end of a line nothing changes."
                 (legend(results, false))
             }
-            div.multiples {
-                @for (number, row, lines) in &panels {
-                    div {
-                        p.name {
-                            span.key.(configuration_class(*number, &row.configuration.id)) {}
-                            (row.configuration.label)
-                        }
-                        (timeline(&format!("{id}{number}"),
-                            &format!("{}, miss ratio by the size of the page cache", row.configuration.label),
-                            &panel, lines))
-                    }
-                }
-            }
+            (multiples(&panels, id, "miss ratio by the size of the page cache", &panel))
             (numbers(&panels))
         }
     }

@@ -42,20 +42,31 @@ pub(super) fn section(results: &Results, group: &Group<'_>, metric: &Metric, id:
                 "The repeat with the median result of each configuration."
                 (legend(results, context))
             }
-            div.multiples {
-                @for (number, row, lines) in &panels {
-                    div {
-                        p.name {
-                            span.key.(configuration_class(*number, &row.configuration.id)) {}
-                            (row.configuration.label)
-                        }
-                        (timeline(&format!("{id}-l{number}"),
-                            &format!("{}, {} over time", row.configuration.label, metric.label),
-                            &panel, lines))
+            (multiples(&panels, id, &format!("{} over time", metric.label), &panel))
+            (timeline_table::timelines(metric, &panels))
+        }
+    }
+}
+
+/// The drawings of `what` beside each other, each with its configuration.
+pub(super) fn multiples(
+    panels: &[(usize, &Row<'_>, Vec<Line<'_>>)],
+    id: &str,
+    what: &str,
+    panel: &Panel,
+) -> Markup {
+    html! {
+        div.multiples {
+            @for (number, row, lines) in panels {
+                @let label = &row.configuration.label;
+                div {
+                    p.name {
+                        span.key.(configuration_class(*number, &row.configuration.id)) {}
+                        (label)
                     }
+                    (timeline(&format!("{id}-l{number}"), &format!("{label}, {what}"), panel, lines))
                 }
             }
-            (timeline_table::timelines(metric, &panels))
         }
     }
 }

@@ -1,10 +1,9 @@
 //! The table.
 
-use comfy_table::{
-    Cell as TableCell, CellAlignment, ContentArrangement, LineStyle, Table, presets,
-};
+use comfy_table::{Cell as TableCell, CellAlignment};
 
 use super::super::number::{digits, percent, times};
+use super::super::terminal::ruled;
 use super::{DISK_READS, KEPT, Mixture, OrdinaryTenant};
 
 const HEADER: [&str; 13] = [
@@ -26,12 +25,8 @@ const HEADER: [&str; 13] = [
 /// One table of all mixtures, and a line that says how many reached the goals.
 #[must_use]
 pub fn table(mixtures: &[Mixture]) -> String {
-    let mut table = Table::new();
-    let rule = LineStyle::new('─', '─', '─', '─');
-    table
-        .load_style(presets::NOTHING.header_separator(rule))
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(HEADER);
+    let mut table = ruled();
+    table.set_header(HEADER);
     for mixture in mixtures {
         for (index, tenant) in mixture.tenants.iter().enumerate() {
             let named = if index == 0 {

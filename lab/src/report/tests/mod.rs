@@ -110,21 +110,6 @@ fn medians_spread_totals_and_pv() {
 }
 
 #[test]
-fn measures_of_the_whole_run_share_a_table() {
-    let mut results = results();
-    results.runs[0]
-        .values
-        .insert("anonymous".into(), 2_097_152.0);
-    let all = [results];
-    let document = parse(&html::page(&all));
-    // The goals, the bandwidth, its timeline, the curves, and the whole run's.
-    assert_eq!(count(&document, "table"), 5);
-    for text in [text(&document), terminal(&all)] {
-        assert!(text.contains("The run as a whole") && text.contains("2.00 MiB"));
-    }
-}
-
-#[test]
 fn values_of_other_metrics_are_left_out() {
     let mut results = results();
     for run in &mut results.runs {
@@ -230,18 +215,6 @@ fn findings_and_failures_are_said() {
 }
 
 #[test]
-fn a_finding_also_tells_the_other_promised_metric() {
-    let mut results = results();
-    results.metrics.swap(0, 1);
-    let groups = groups(&results);
-    let found = super::finding::finding(&results, &groups[0]);
-    assert_eq!(
-        found,
-        "Justitia gave no the anonymous. The bandwidth: PV 0.20, Conventional 1.02."
-    );
-}
-
-#[test]
 fn what_did_not_run_is_shown_as_such() {
     let mut results = results();
     results.runs.retain(|run| run.configuration == "bfq");
@@ -273,22 +246,6 @@ fn a_run_that_failed_before_it_could_tell_is_among_the_others() {
     results.runs.retain(|run| run.mglru.is_none());
     let page = text(&parse(&html::page(&[results])));
     assert!(page.contains("Nothing was measured") && !page.contains("without MGLRU"));
-}
-
-#[test]
-fn curves_are_drawn_for_who_has_one() {
-    let of = |results: &Results| {
-        let page = html::page(std::slice::from_ref(results));
-        page.matches("miss ratio by the size of the page cache</title>")
-            .count()
-    };
-    let mut results = results();
-    // Of three configurations one failed in every run.
-    assert_eq!(of(&results), 2);
-    for run in &mut results.runs {
-        run.curves.clear();
-    }
-    assert_eq!(of(&results), 0);
 }
 
 #[test]
