@@ -52,13 +52,6 @@ pub(crate) enum Request {
         /// The part, in base64.
         part: String,
     },
-    /// Read a part of a file.
-    Pull {
-        /// Where.
-        path: String,
-        /// From which byte.
-        offset: u64,
-    },
     /// Run an experiment with one configuration.
     Run(Box<RunRequest>),
     /// The host did what an event requested.
@@ -128,8 +121,6 @@ pub(crate) enum Response {
     Sh(ShResult),
     /// A part was written.
     Pushed,
-    /// A part was read, in base64; empty at the file's end.
-    Pulled(String),
     /// The experiment ran.
     Ran(Box<Measurements>),
 }

@@ -89,7 +89,6 @@ fn handle(request: Request, context: &RequestContext) -> Result<Response> {
             files::push(&path, mode, offset, &part)?;
             Response::Pushed
         }
-        Request::Pull { path, offset } => Response::Pulled(files::pull(&path, offset)?),
         Request::Run(run) => Response::Ran(Box::new(execute::execute(&run, context)?)),
         // The loop handles it.
         Request::Done => Response::Pushed,

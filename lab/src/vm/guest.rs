@@ -1,4 +1,4 @@
-//! What can be done in a guest: run scripts, write and read files.
+//! What can be done in a guest: run scripts, write files.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -56,12 +56,6 @@ impl Guest {
     #[must_use]
     pub fn kernel(&self) -> String {
         self.channel.kernel().unwrap_or_default()
-    }
-
-    /// The end of the guest's console.
-    #[must_use]
-    pub fn console(&self) -> String {
-        self.channel.console()
     }
 
     /// Runs a shell script (busybox sh) as root and waits for its end, at most a minute.
@@ -140,30 +134,6 @@ impl Guest {
             if offset >= content.len() {
                 return Ok(());
             }
-        }
-    }
-
-    /// Reads a file from the guest.
-    ///
-    /// # Errors
-    /// The guest cannot read it, is dead, hangs or takes too long.
-    pub fn pull(&self, path: &str) -> Result<Vec<u8>, VmError> {
-        let mut content = Vec::new();
-        loop {
-            let request = Request::Pull {
-                path: path.to_owned(),
-                offset: content.len() as u64,
-            };
-            let part = match self.request(request, FILE, "read a file", &mut |_| Ok(()))? {
-                Response::Pulled(part) => BASE64.decode(part).map_err(|error| {
-                    VmError::Guest(format!("expected base64 from the guest: {error}"))
-                })?,
-                other => return Err(unexpected(&other)),
-            };
-            if part.is_empty() {
-                return Ok(content);
-            }
-            content.extend(part);
         }
     }
 

@@ -38,7 +38,6 @@ pub struct Vm {
     /// Files without a name: they last as long as this.
     _disks: Vec<Disk>,
     accelerator: Accelerator,
-    kernel: Kernel,
     dir: tempfile::TempDir,
     lock: MachineLock,
 }
@@ -132,7 +131,6 @@ impl Vm {
             qmp: Mutex::new(qmp),
             _disks: disks,
             accelerator,
-            kernel: kernel.clone(),
             dir,
             lock,
         })
@@ -148,12 +146,6 @@ impl Vm {
     #[must_use]
     pub const fn accelerator(&self) -> Accelerator {
         self.accelerator
-    }
-
-    /// Its kernel.
-    #[must_use]
-    pub const fn kernel(&self) -> &Kernel {
-        &self.kernel
     }
 
     /// Sets how fast the n-th disk is, at once.
