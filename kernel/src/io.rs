@@ -147,15 +147,6 @@ impl IoWeight {
             per_device,
         })
     }
-
-    /// The weight on `device`.
-    #[must_use]
-    pub fn on(&self, device: DevId) -> Weight {
-        self.per_device
-            .iter()
-            .find(|(listed, _)| *listed == device)
-            .map_or(self.default, |(_, weight)| *weight)
-    }
 }
 
 /// The devices on which io.cost is enabled, from the text of the root's `io.cost.qos`
@@ -267,8 +258,11 @@ mod tests {
     #[test]
     fn weights() {
         let weight = IoWeight::parse(b"default 100\n8:0 200\n").unwrap();
-        assert_eq!((weight.default.get(), weight.per_device.len()), (100, 1));
-        assert_eq!((weight.on(SDA).get(), weight.on(SDB).get()), (200, 100));
+        let on_sda = (SDA, Weight::try_from(200).unwrap());
+        assert_eq!(
+            (weight.default.get(), weight.per_device),
+            (100, vec![on_sda])
+        );
         assert_eq!(IoWeight::parse(b"300\n").unwrap().default.get(), 300);
     }
 

@@ -80,7 +80,9 @@ fn io_of_a_tenant() {
         assert!([349_507, 361_562].contains(&io.cost_usage));
 
         let weight = c.io_weight().unwrap().unwrap();
-        assert_eq!((weight.default.get(), weight.on(DISK).get()), (200, 300));
+        let on_disk = weight.per_device[0];
+        let shown = (weight.default.get(), on_disk.0, on_disk.1.get());
+        assert_eq!(shown, (200, DISK, 300));
         assert_eq!(c.io_bfq_weight().unwrap().unwrap().default.get(), 500);
         let limits = "254:0 rbps=max wbps=1048576 riops=100 wiops=max";
         assert_eq!(c.io_max().unwrap(), [(DISK, limits.to_owned())]);

@@ -1,4 +1,4 @@
-//! Fake cgroup directories: for every file a success and a failure case.
+//! Fake cgroup directories: what is read of them, and how that fails.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,6 @@ use super::{Cgroup, CgroupFs};
 use crate::error::{Error, Result};
 use crate::io::DevId;
 use crate::memory::Limit;
-use crate::psi::PsiResource;
 
 fn tree() -> (TempDir, CgroupFs) {
     let dir = tempfile::tempdir().unwrap();
@@ -100,44 +99,6 @@ fn events_of_swap() {
 }
 
 #[test]
-fn other_controllers_files() {
-    let psi = "some avg10=2.50 avg60=0.00 avg300=0.00 total=0\n";
-    for resource in [PsiResource::Io, PsiResource::Memory] {
-        case(resource.cgroup_file(), psi, &2.5, b"none\n", |c| {
-            Ok(c.pressure(resource)?.some.avg10)
-        });
-    }
-    case(
-        "cpu.stat",
-        "usage_usec 5\n",
-        &5,
-        b"user_usec 5\n",
-        Cgroup::cpu_usage_usec,
-    );
-    case("io.stat", "8:0 rbytes=1\n", &1, b"x rbytes=1\n", |c| {
-        Ok(c.io_stat()?.len())
-    });
-}
-
-#[test]
-fn core_files() {
-    case(
-        "cgroup.events",
-        "populated 1\n",
-        &true,
-        b"populated\n",
-        |c| Ok(c.events()?.populated),
-    );
-    let has_io = |controllers: &super::Controllers| controllers.has("io");
-    case("cgroup.controllers", "io memory\n", &true, b"IO\n", |c| {
-        Ok(has_io(&c.controllers()?))
-    });
-    case("cgroup.subtree_control", "io\n", &true, b"\0\n", |c| {
-        Ok(has_io(&c.subtree_control()?))
-    });
-}
-
-#[test]
 fn weights_may_be_absent() {
     let (dir, fs) = tree();
     let cgroup = fs.root();
@@ -147,7 +108,7 @@ fn weights_may_be_absent() {
     std::fs::write(dir.path().join("io.bfq.weight"), "400\n").unwrap();
     let sda = DevId { major: 8, minor: 0 };
     let weight = cgroup.io_weight().unwrap().unwrap();
-    assert_eq!((weight.default.get(), weight.on(sda).get()), (200, 300));
+    assert_eq!((weight.default.get(), weight.per_device[0].0), (200, sda));
     assert_eq!(cgroup.io_bfq_weight().unwrap().unwrap().default.get(), 400);
     std::fs::write(dir.path().join("io.weight"), "default 0\n").unwrap();
     assert!(matches!(cgroup.io_weight(), Err(Error::Parse { .. })));
