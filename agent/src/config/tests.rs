@@ -164,15 +164,6 @@ fn rules_may_be_about_containers_images_labels_units_and_machines() {
 }
 
 #[test]
-fn a_rule_in_single_brackets_is_told_of_the_second_pair() {
-    let errors = load(&[("j.toml", "[tenant]\nmatch = 'a'\nweight = 3\n")]).unwrap_err();
-    assert_eq!(
-        errors,
-        ["j.toml:1: tenant: expected [[tenant]], found [tenant]: write two brackets"]
-    );
-}
-
-#[test]
 fn rules_that_can_never_match_are_warned_of() {
     for (rule, words) in [
         (
@@ -258,26 +249,6 @@ fn every_error_has_its_file_and_line() {
 }
 
 #[test]
-fn a_header_that_is_not_closed_is_one_error() {
-    let errors = load(&[("j.toml", "[[tenant\nweight = 3\n")]).unwrap_err();
-    assert_eq!(errors.len(), 1, "{errors:#?}");
-    assert!(errors[0].starts_with("j.toml:1: unclosed"), "{errors:#?}");
-}
-
-#[test]
-fn several_syntax_errors_are_all_told() {
-    let errors = load(&[("j.toml", "a = \nb = 1\n[idle\nc = = 2\n")]).unwrap_err();
-    assert!(
-        errors.iter().any(|e| e.starts_with("j.toml:1:")),
-        "{errors:#?}"
-    );
-    assert!(
-        errors.iter().any(|e| e.starts_with("j.toml:3:")),
-        "{errors:#?}"
-    );
-}
-
-#[test]
 fn limits_of_the_probes_stay_within_their_ranges() {
     let read = |text: &str| load(&[("j.toml", text)]).map(|c| Limits::from(&c.probes));
     let some = read("[probes]\nmax_cgroups = 6000\nmax_shared_files = 64\n").unwrap();
@@ -308,11 +279,6 @@ fn metrics_can_be_moved_bounded_and_switched_off() {
     assert_eq!(read(moved), Ok((Some("[::1]:80".to_owned()), 5)));
     let errors = read("[metrics]\nlisten = \"here\"\nmax_tenants = -1\n").unwrap_err();
     assert_eq!(errors.len(), 2, "{errors:?}");
-}
-
-#[test]
-fn a_named_file_must_exist_and_the_default_need_not() {
-    assert!(Config::load(Some(Path::new("/nonexistent/j.toml"))).is_err());
 }
 
 #[test]

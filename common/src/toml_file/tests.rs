@@ -130,32 +130,6 @@ fn each_of_many_errors_says_its_line() {
 }
 
 #[test]
-fn what_serde_says_is_reworded() {
-    for (said, told) in [
-        (
-            "missing field `a`",
-            "expected the key `a`, found none: add it",
-        ),
-        (
-            "unknown variant `a, expected b`, expected `c`",
-            "expected `c`, found `a, expected b`",
-        ),
-        (
-            "invalid type: string \"a `b`\", expected a map",
-            "expected a table, found \"a `b`\"",
-        ),
-        (
-            "invalid type: sequence, expected a map",
-            "expected a table, found a list",
-        ),
-        ("wanted string or table", "expected a name"),
-        ("expected this, found that", "expected this, found that"),
-    ] {
-        assert_eq!(reworded(said), told);
-    }
-}
-
-#[test]
 fn a_size_has_all_that_64_bits_hold() {
     use serde::de::IntoDeserializer;
     use serde::de::value::{Error, I64Deserializer, U64Deserializer};
@@ -286,20 +260,6 @@ fn what_is_like_nothing_is_not_offered() {
     assert_eq!(
         none_of("an experiment", "hot-strem", choices),
         "expected an experiment (reread-x4, hot-stream), found \"hot-strem\": did you mean `hot-stream`?"
-    );
-}
-
-#[test]
-fn a_name_is_defined_once_and_where_it_is_used() {
-    let names = unique("tenant", ["low", "high"].into_iter()).unwrap();
-    assert_eq!(known("tenant", &names, "low"), Ok(()));
-    assert_eq!(
-        known("tenant", &names, "hihg").unwrap_err(),
-        "expected a tenant (high, low), found \"hihg\": did you mean `high`?"
-    );
-    assert_eq!(
-        unique("tenant", ["low", "high", "low"].into_iter()).unwrap_err(),
-        "expected every tenant once, found \"low\" twice"
     );
 }
 
