@@ -22,21 +22,6 @@ fn runcs_state_has_the_weight_and_the_cgroup() {
 }
 
 #[test]
-fn a_bundle_has_the_weight_the_cgroup_and_annotations() {
-    let text = r#"{"ociVersion":"1.0.2","annotations":{"a":"b"},
-        "linux":{"cgroupsPath":"machine.slice:libpod:x","resources":{"blockIO":{"weight":300,"leafWeight":null}}}}"#;
-    let bundle = bundle(text.as_bytes()).unwrap();
-    assert_eq!(bundle.weight, weight_of(300));
-    assert_eq!(
-        bundle.cgroup.as_deref(),
-        Some("machine.slice/libpod-x.scope")
-    );
-    assert_eq!(bundle.annotations["a"], "b");
-    assert_eq!(super::bundle(b"{}"), Some(Bundle::default()));
-    assert_eq!(super::bundle(b"[]"), None);
-}
-
-#[test]
 fn dockers_configuration_has_name_image_labels_and_weight() {
     let text = r#"{"ID":"x","Name":"/web","Config":{"Image":"nginx:1.25","Labels":{"app":"web"}},"Image":"sha256:0"}"#;
     let config = docker_config(text.as_bytes()).unwrap();
@@ -55,26 +40,6 @@ fn dockers_configuration_has_name_image_labels_and_weight() {
         docker_data_root(br#"{"data-root":"/data"}"#),
         Some(Some("/data".to_owned()))
     );
-}
-
-#[test]
-fn podmans_list_has_names_and_images() {
-    let [a, b, c] = ["a", "b", "c"].map(|digit| digit.repeat(64));
-    let text = r#"[{"id":"A","names":["web"],"metadata":"{\"image-name\":\"localhost/small:latest\",\"name\":\"web\"}"},
-        {"id":"B","names":["db"]},{"id":"C","names":null,"metadata":"no"}]"#;
-    let text = text.replace('A', &a).replace('B', &b).replace('C', &c);
-    let list = podman_containers(text.as_bytes()).unwrap();
-    assert_eq!(list[&a].name.as_deref(), Some("web"));
-    assert_eq!(list[&a].image.as_deref(), Some("localhost/small:latest"));
-    assert_eq!(list[&b].name.as_deref(), Some("db"));
-    assert_eq!(list[&c], PodmanContainer::default());
-    let status = r#"{"pid":1,"cgroup-path":"/machine.slice/libpod-x.scope/container","bundle":"/s/x/userdata"}"#;
-    let status = crun_status(status.as_bytes()).unwrap();
-    assert_eq!(
-        status.cgroup.as_deref(),
-        Some("machine.slice/libpod-x.scope/container")
-    );
-    assert_eq!(status.bundle, "/s/x/userdata");
 }
 
 #[test]

@@ -242,25 +242,6 @@ fn the_price_says_how_much_must_be_hit() {
 }
 
 #[test]
-fn a_mean_is_of_the_latest_blocks() {
-    let mut mean = Mean::default();
-    mean.add(63, 63_000);
-    assert_eq!(mean.get(), None);
-    mean.add(1, 1000);
-    assert_eq!(mean.get(), Some(1000));
-    for _ in 0..10 {
-        mean.add(10_000, 50_000_000);
-    }
-    assert!(mean.get().is_some_and(|ns| ns > 4900), "{mean:?}");
-    // Whatever a host says.
-    mean.add(u64::MAX, 0);
-    assert_eq!(mean.get(), Some(0));
-    mean.add(u64::MAX, u64::MAX);
-    mean.add(0, u64::MAX);
-    assert!(mean.get().is_some());
-}
-
-#[test]
 fn puts_are_worth_it_while_their_hits_save_more_than_they_cost() {
     let price = |cost, saving| Price::new(Some(cost), Some(saving));
     for (price, hits, puts, times, expected) in [
