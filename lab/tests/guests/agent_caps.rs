@@ -40,12 +40,10 @@ fn held(guest: &Guest, most: u64) -> usize {
 fn unmapped_page_cache_stays_near_its_cap_while_a_tenant_reads() {
     in_guest(small, |guest| {
         for multi_gen in ["y", "n"] {
+            guest.choose_lru(multi_gen);
             ok(
                 guest,
-                &format!(
-                    "clean; sleep 1; echo {multi_gen} >/sys/kernel/mm/lru_gen/enabled
-                    live t && hole /data/read 400 && reread t /data/read 0 && within 60 above unmapped 300"
-                ),
+                "live t && hole /data/read 400 && reread t /data/read 0 && within 60 above unmapped 300",
             );
             ok(
                 guest,

@@ -11,14 +11,11 @@ const KERNELS: [(&str, &str, bool); 3] = [
     ("classic LRU", "n", true),
 ];
 
-/// With nothing running: the switch rewrites the kernel's code, which an emulated guest does not always survive.
 fn choose(guest: &Guest, multi_gen: &str, debugfs: bool) {
+    guest.choose_lru(multi_gen);
     guest.ok(&format!(
-        "clean; sleep 1; [ $(($(cat /sys/kernel/mm/lru_gen/enabled) & 1)) = {} ] || echo {multi_gen} >/sys/kernel/mm/lru_gen/enabled
-        mountpoint -q /sys/kernel/debug || mount -t debugfs debugfs /sys/kernel/debug
-        {} || umount -l /sys/kernel/debug",
-        u8::from(multi_gen == "y"),
-        debugfs
+        "mountpoint -q /sys/kernel/debug || mount -t debugfs debugfs /sys/kernel/debug
+        {debugfs} || umount -l /sys/kernel/debug"
     ));
 }
 

@@ -39,14 +39,6 @@ const ANONYMOUS: &str = "
     echo 800 >$C/b/io.weight
 ";
 
-/// Multi-generational LRU or the classic one, with nothing running: the switch rewrites the kernel's code, which
-/// an emulated guest with several processors does not always survive.
-fn choose_lru(guest: &Guest, multi_gen: &str) {
-    guest.ok(&format!(
-        "clean; sleep 1; echo {multi_gen} >/sys/kernel/mm/lru_gen/enabled"
-    ));
-}
-
 fn swapped(guest: &Guest) -> u64 {
     guest.number("cat $C/a/memory.swap.current $C/b/memory.swap.current | awk '{ sum += $1 } END { print sum }'")
 }
@@ -54,7 +46,7 @@ fn swapped(guest: &Guest) -> u64 {
 /// The agent takes file pages of `a` and `b` while an outsider comes. What was wrong, if anything: on a machine that is
 /// held up the kernel's own reclaim may come before the agent, and that may swap.
 fn only_file_pages_are_taken(guest: &Guest, multi_gen: &str) -> Result<(), String> {
-    choose_lru(guest, multi_gen);
+    guest.choose_lru(multi_gen);
     guest.ok(ANONYMOUS);
     let before = guest.number("vmstat pswpout");
     // What was cached before the agent came would count as used for two minutes.
@@ -113,7 +105,7 @@ fn no_anonymous_memory_is_reclaimed_by_the_agent() {
 fn file_pages_after_pressure_are_ordered_by_weight() {
     in_guest(roomy, |guest| {
         for multi_gen in ["y", "n"] {
-            choose_lru(guest, multi_gen);
+            guest.choose_lru(multi_gen);
             guest.ok(&format!(
                 "w=100
             for t in w1 w2 w4 w8; do
@@ -192,7 +184,7 @@ const STALL: &str = "
 #[ignore = "minutes: make test-vm"]
 fn a_thrashing_tenant_is_not_reclaimed() {
     in_guest(roomy, |guest| {
-        choose_lru(guest, "y");
+        guest.choose_lru("y");
         guest.ok("
             live t && live big && hole /data/t 64 && hole /data/big 500 && hole /data/outside 400 || exit 1
             echo 1 >$C/t/io.weight && echo 10000 >$C/big/io.weight && start && reread big /data/big 0.3 && reread t /data/t 0
@@ -253,7 +245,7 @@ const TRICK: &str = "
 #[ignore = "minutes: make test-vm"]
 fn a_tenant_that_causes_its_own_pressure_is_reclaimed() {
     in_guest(roomy, |guest| {
-        choose_lru(guest, "y");
+        guest.choose_lru("y");
         // What it has when the agent first sees it would count as used for two minutes.
         guest.ok(
             "live big && hole /data/big 500 && hole /data/outside 400 && hole /data/t 64 || exit 1
@@ -288,7 +280,7 @@ fn a_tenant_that_causes_its_own_pressure_is_reclaimed() {
 #[ignore = "minutes: make test-vm"]
 fn a_thousand_created_and_removed_cgroups_leak_nothing() {
     in_guest(roomy, |guest| {
-        choose_lru(guest, "y");
+        guest.choose_lru("y");
         guest.ok("
         live stays && hole /data/stays 500 && hole /data/small 4
         start && reread stays /data/stays 0.1

@@ -5,14 +5,6 @@ use super::agent_guest::{Guest, in_guest, small, tenant};
 /// MGLRU, and the classic LRU.
 const KERNELS: [(&str, &str); 2] = [("MGLRU", "y"), ("classic LRU", "n")];
 
-/// With nothing running: the switch rewrites the kernel's code, which an emulated guest does not always survive.
-fn choose(guest: &Guest, multi_gen: &str) {
-    guest.ok(&format!(
-        "clean; sleep 1; [ $(($(cat /sys/kernel/mm/lru_gen/enabled) & 1)) = {} ] || echo {multi_gen} >/sys/kernel/mm/lru_gen/enabled",
-        u8::from(multi_gen == "y")
-    ));
-}
-
 /// The used set, MiB: more than half of the memory.
 const HOT: u64 = 260;
 
@@ -41,7 +33,7 @@ const WORK: &str = "
 #[ignore = "minutes: make test-vm"]
 fn a_working_set_keeps_its_pages_beside_a_stream() {
     in_guest(small, |guest| {
-        choose(guest, "y");
+        guest.choose_lru("y");
         keeps_its_pages(guest, "MGLRU", 800);
     });
 }
@@ -52,11 +44,11 @@ fn a_working_set_keeps_its_pages_with_any_lru_and_weight() {
     in_guest(small, |guest| {
         for (kernel, multi_gen) in KERNELS {
             for weight in [100, 800] {
-                choose(guest, multi_gen);
+                guest.choose_lru(multi_gen);
                 keeps_its_pages(guest, kernel, weight);
             }
         }
-        choose(guest, "y");
+        guest.choose_lru("y");
     });
 }
 
@@ -149,7 +141,7 @@ fn missed(guest: &Guest, path: &str, seconds: u32) -> f64 {
 #[ignore = "minutes: make test-vm"]
 fn whatif_predicts_the_misses_at_another_weight() {
     in_guest(small, |guest| {
-        choose(guest, "y");
+        guest.choose_lru("y");
         guest.ok(&format!("{RANDOM} random a && random b && start"));
         wait_until(guest, 300, || have_read(guest, 12));
         settle(guest, 60);

@@ -6,9 +6,32 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 /// The program, built beside this test's directory.
 pub(crate) fn program() -> Command {
     Command::new(super::commands::program("justitia"))
+}
+
+/// QEMU's arguments for a disk of this serial: an export of the NBD server at `socket`. Its requests wait while that is gone.
+pub(crate) fn nbd_disk(socket: &Path, export: &str, serial: &str) -> [String; 4] {
+    let drive = format!(
+        "if=none,id={serial},format=raw,cache=none,file.driver=nbd,file.server.type=unix,file.server.path={},\
+         file.export={export},file.reconnect-delay=60",
+        socket.display()
+    );
+    let device = format!("virtio-blk-pci,drive={serial},serial={serial}");
+    ["-drive".into(), drive, "-device".into(), device]
+}
+
+/// Of all pools of the first VM: blocks looked up, and those found in memory.
+pub(crate) fn lookups(stats: &Value) -> (u64, u64) {
+    let pools = stats["cache"]["vms"][0]["pools"].as_array().unwrap();
+    let of = |name: &str| {
+        let counts = pools.iter().map(|pool| pool["counts"][name].as_u64());
+        counts.map(Option::unwrap).sum()
+    };
+    (of("gets"), of("memory_hits"))
 }
 
 /// The daemon, killed when this is dropped.

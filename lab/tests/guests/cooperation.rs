@@ -18,6 +18,7 @@ use super::cache_daemon::program;
 use super::commands::run as run_here;
 use super::double_caching::{SOURCED, push_builds};
 use super::guest_host::{comes, run};
+use super::host_memory::{boot_two, name, oom_kills};
 use super::retry::retry_after_a_crash;
 use super::unmapped::{image, median};
 
@@ -90,33 +91,23 @@ impl Drop for Manager {
     }
 }
 
-fn name(index: usize) -> String {
-    format!("lab{}-{index}", std::process::id())
-}
-
 impl Guests {
     fn boot(experiment: &Experiment, mode: &Mode, lab: &LabDir) -> Self {
         let dir = tempfile::tempdir_in(lab.dir("unmapped").unwrap()).unwrap();
         let memory = justitia_api::size::parse(&experiment.memory).unwrap();
-        let mut vms: Vec<Vm> = Vec::new();
-        for index in 0..2 {
+        let vms = boot_two(|index| {
             let disk = dir.path().join(format!("{index}.img"));
             let mut copy = Command::new("cp");
             run_here(copy.arg("--sparse=always").args([&image(lab), &disk]));
-            let spec = VmSpec {
+            VmSpec {
                 memory,
                 vcpus: experiment.vcpus,
                 heartbeat_timeout: Duration::from_secs(120),
                 gives_memory: true,
                 qemu_args: qemu_args(dir.path(), index, &disk),
                 ..VmSpec::default()
-            };
-            let vm = match vms.first() {
-                Some(first) => first.boot_beside(&spec),
-                None => Vm::boot(&spec),
-            };
-            vms.push(vm.unwrap());
-        }
+            }
+        });
         let guests = Self { vms, dir, memory };
         guests
             .vms
@@ -278,7 +269,7 @@ fn measure(experiment: &Experiment, mode: &Mode, lab: &LabDir) -> Outcome {
         };
         outcome.seconds = outcome.seconds.max(seconds.parse().unwrap());
         outcome.read_mib += mib.parse::<u64>().unwrap();
-        assert_eq!(run(vm, "awk '/^oom_kill / { print $2 }' /proc/vmstat"), "0");
+        assert_eq!(oom_kills(vm), "0");
     }
     println!("{}: {outcome:?}", mode.id);
     outcome

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::agent_guest::turn;
-use super::cache_daemon::{Daemon, program};
+use super::cache_daemon::{Daemon, nbd_disk, program};
 use super::commands::run as run_here;
 use super::guest_host::{comes, run};
 use super::retry::retry_after_a_crash;
@@ -141,13 +141,14 @@ impl Host {
 
     /// The arguments with which QEMU has the disk; starts what serves it.
     fn disks(&mut self, cache: &str) -> Vec<String> {
-        let drive = |id: &str, rest: &str| format!("if=none,id={id},format=raw,{rest}");
-        let device = |id: &str, serial: &str| format!("virtio-blk-pci,drive={id},serial={serial}");
         if cache != "exclusive" {
-            let file = format!("cache={cache},file={}", self.path("image").display());
-            return ["-drive", &drive("d", &file), "-device", &device("d", DISK)]
-                .map(str::to_owned)
-                .to_vec();
+            let image = self.path("image");
+            let drive = format!(
+                "if=none,id=d,format=raw,cache={cache},file={}",
+                image.display()
+            );
+            let device = format!("virtio-blk-pci,drive=d,serial={DISK}");
+            return vec!["-drive".to_owned(), drive, "-device".to_owned(), device];
         }
         let config = format!(
             "control = {:?}\n[memory]\nsize = \"256MiB\"\n[[vm]]\nname = \"web\"\nsocket = {:?}\n[vm.port]\n\
@@ -158,24 +159,10 @@ impl Host {
         );
         std::fs::write(self.path("cache.toml"), config).unwrap();
         self.daemon.start(self.dir.path());
-        let export = |name: &str| {
-            format!(
-                "cache=none,file.driver=nbd,file.server.type=unix,file.server.path={},file.export={name}",
-                self.path("nbd").display()
-            )
-        };
-        [
-            "-drive",
-            &drive("d", &export(DISK)),
-            "-device",
-            &device("d", DISK),
-            "-drive",
-            &drive("port", &export("web/port")),
-            "-device",
-            &device("port", "justitia-port"),
-        ]
-        .map(str::to_owned)
-        .to_vec()
+        let socket = self.path("nbd");
+        [(DISK, DISK), ("web/port", "justitia-port")]
+            .map(|(export, serial)| nbd_disk(&socket, export, serial))
+            .concat()
     }
 
     /// Observes the VM of this name.

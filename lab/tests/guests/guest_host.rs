@@ -9,7 +9,7 @@ use std::time::Duration;
 use justitia_lab::vm::{ShResult, Vm, VmSpec};
 use serde_json::Value;
 
-use super::cache_daemon::{Daemon, program};
+use super::cache_daemon::{Daemon, lookups, nbd_disk, program};
 use super::nbd_files::NbdFiles;
 use super::retry;
 
@@ -129,25 +129,13 @@ impl Host {
 
     /// A guest of `memory` bytes with the disk and the port. Its requests wait while the daemon is gone.
     pub(crate) fn guest(&self, memory: u64) -> VmSpec {
-        let drive = |id: &str, export: &str| {
-            let socket = self.path("nbd");
-            format!(
-                "if=none,id={id},format=raw,cache=none,file.driver=nbd,file.server.type=unix,file.server.path={},\
-                 file.export={export},file.reconnect-delay=60",
-                socket.display()
-            )
-        };
-        let device = |id: &str, serial: &str| format!("virtio-blk-pci,drive={id},serial={serial}");
         let disks = [
-            ("root", DISK, DISK),
-            ("secret", SECRET, SECRET),
-            ("stream", STREAM, STREAM),
-            ("port", "web/port", "justitia-port"),
+            (DISK, DISK),
+            (SECRET, SECRET),
+            (STREAM, STREAM),
+            ("web/port", "justitia-port"),
         ];
-        let args = disks.map(|(id, export, serial)| {
-            let (drive, device) = (drive(id, export), device(id, serial));
-            ["-drive".to_owned(), drive, "-device".to_owned(), device]
-        });
+        let args = disks.map(|(export, serial)| nbd_disk(&self.path("nbd"), export, serial));
         VmSpec {
             memory,
             qemu_args: args.into_iter().flatten().collect(),
@@ -183,13 +171,7 @@ impl Host {
 
     /// The figures of the VM's pools, added up: of blocks looked up, and of those found.
     pub(crate) fn lookups(&self) -> (u64, u64) {
-        let stats = self.stats();
-        let pools = stats["cache"]["vms"][0]["pools"].as_array().unwrap();
-        let of = |name: &str| {
-            let counts = pools.iter().map(|pool| pool["counts"][name].as_u64());
-            counts.map(Option::unwrap).sum::<u64>()
-        };
-        (of("gets"), of("memory_hits"))
+        lookups(&self.stats())
     }
 }
 

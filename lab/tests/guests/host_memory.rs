@@ -37,8 +37,16 @@ struct Daemon {
     state: PathBuf,
 }
 
-fn name(index: usize) -> String {
+/// The name of one of two guests.
+pub(crate) fn name(index: usize) -> String {
     format!("lab{}-{index}", std::process::id())
+}
+
+/// Two guests at once, each as its number says.
+pub(crate) fn boot_two(spec: impl Fn(usize) -> VmSpec) -> Vec<Vm> {
+    let first = Vm::boot(&spec(0)).unwrap();
+    let second = first.boot_beside(&spec(1)).unwrap();
+    vec![first, second]
 }
 
 impl Guests {
@@ -46,13 +54,10 @@ impl Guests {
     fn boot(agents: [bool; 2]) -> Self {
         let _turn = crate::agent_guest::turn();
         let directory = tempfile::tempdir().unwrap();
-        let mut vms: Vec<Vm> = Vec::new();
-        for (index, agent) in agents.into_iter().enumerate() {
-            let Ok(kernel) = "6.12".parse();
+        let vms = boot_two(|index| {
             let qmp = directory.path().join(format!("{index}.qmp"));
             let qmp = format!("unix:{},server=on,wait=off", qmp.display());
-            let spec = VmSpec {
-                kernel,
+            VmSpec {
                 memory: RAM,
                 vcpus: 1,
                 disks: vec![DiskSpec::ext4(3 << 30)],
@@ -61,21 +66,17 @@ impl Guests {
                     .map(Into::into)
                     .to_vec(),
                 ..VmSpec::default()
-            };
-            let vm = match vms.first() {
-                Some(first) => first.boot_beside(&spec),
-                None => Vm::boot(&spec),
-            };
-            let vm = vm.unwrap();
+            }
+        });
+        for (vm, agent) in vms.iter().zip(agents) {
             run(
-                &vm,
+                vm,
                 "mkdir -p /mnt && mount /dev/vda /mnt && modprobe virtio_balloon",
             );
             if agent {
-                run(&vm, "justitia guest >/run/guest.log 2>&1 &");
-                comes(&vm, "grep -q 'questions about memory' /run/guest.log");
+                run(vm, "justitia guest >/run/guest.log 2>&1 &");
+                comes(vm, "grep -q 'questions about memory' /run/guest.log");
             }
-            vms.push(vm);
         }
         Self { directory, vms }
     }
@@ -174,7 +175,8 @@ fn wait(what: &str, mut come: impl FnMut() -> bool) -> Duration {
     begun.elapsed()
 }
 
-fn oom_kills(vm: &Vm) -> String {
+/// Processes that the guest's kernel has killed for memory.
+pub(crate) fn oom_kills(vm: &Vm) -> String {
     run(vm, "awk '/^oom_kill / { print $2 }' /proc/vmstat")
 }
 

@@ -147,6 +147,16 @@ impl Guest {
         (0..seconds).any(|_| is_so() || self.sh("sleep 1").timed_out)
     }
 
+    /// The multi-generational LRU (`y`) or the classic one (`n`), with nothing running: the switch rewrites the kernel's code,
+    /// which an emulated guest does not always survive.
+    #[track_caller]
+    pub(crate) fn choose_lru(&self, multi_gen: &str) {
+        self.ok(&format!(
+            "clean; sleep 1; [ $(($(cat /sys/kernel/mm/lru_gen/enabled) & 1)) = {} ] || echo {multi_gen} >/sys/kernel/mm/lru_gen/enabled",
+            u8::from(multi_gen == "y")
+        ));
+    }
+
     /// The end of the agent's log.
     pub(crate) fn log(&self) -> String {
         if CRASHED.load(Ordering::SeqCst) {

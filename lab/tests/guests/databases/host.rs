@@ -1,13 +1,13 @@
 //! The host: a slow disk with the image, a daemon of this machine that serves it with a port, and a guest.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use justitia_lab::LabDir;
 use justitia_lab::vm::{Vm, VmSpec};
 use serde_json::Value;
 
-use super::cache_daemon::{Daemon, program};
+use super::cache_daemon::{Daemon, nbd_disk, program};
 use super::image::image;
 use super::scale::{CACHE_MIB, MEMORY};
 use super::slow_disk::SlowDisk;
@@ -73,27 +73,16 @@ impl Host {
 
 /// The guest: the image and the port from the daemon, swap from the slow disk itself.
 fn guest(dir: &Path, disk: &Path) -> VmSpec {
-    let nbd = |socket: PathBuf| {
-        move |serial: &str, export: &str| {
-            let drive = format!(
-                "if=none,id={serial},format=raw,cache=none,file.driver=nbd,file.server.type=unix,\
-                 file.server.path={},file.export={export}",
-                socket.display()
-            );
-            let device = format!("virtio-blk-pci,drive={serial},serial={serial}");
-            ["-drive".into(), drive, "-device".into(), device]
-        }
-    };
-    let (cached, slow) = (nbd(dir.join("nbd")), nbd(disk.to_owned()));
+    let served = dir.join("nbd");
     VmSpec {
         memory: MEMORY + OVERHEAD,
         vcpus: 2,
         // While it swaps, so does what sends the heartbeat.
         heartbeat_timeout: Duration::from_secs(120),
         qemu_args: [
-            cached("root", "root"),
-            cached("justitia-port", "vm/port"),
-            slow("swap", "swap"),
+            nbd_disk(&served, "root", "root"),
+            nbd_disk(&served, "vm/port", "justitia-port"),
+            nbd_disk(disk, "swap", "swap"),
         ]
         .concat(),
         ..VmSpec::default()

@@ -5,6 +5,7 @@ use std::time::Duration;
 use justitia_lab::vm::ShResult;
 use serde_json::Value;
 
+use super::cache_daemon::lookups as lookups_of;
 use super::host::Host;
 use super::retry::fail;
 use super::scale::{DOCUMENTS, FILES, KEYS, ROWS};
@@ -84,7 +85,7 @@ pub(crate) fn prepare(host: &Host) {
 
 /// The clients' figures of `seconds`.
 pub(crate) fn window(host: &Host, seconds: u32) -> Window {
-    let (lookups, hits) = lookups(&host.stats());
+    let (lookups, hits) = lookups_of(&host.stats());
     let requests = host.disk.requests();
     let text = run(
         host,
@@ -92,7 +93,7 @@ pub(crate) fn window(host: &Host, seconds: u32) -> Window {
     );
     let busy = number(host.disk.requests() - requests) * REQUEST.as_secs_f64();
     let stats = host.stats();
-    let after = self::lookups(&stats);
+    let after = lookups_of(&stats);
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
     let one = |words: &[&str], n: usize| -> f64 {
         let line = lines.iter().find(|line| line.starts_with(words));
@@ -125,23 +126,9 @@ pub(crate) fn number(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap())
 }
 
-fn pools(stats: &Value) -> &[Value] {
-    stats["cache"]["vms"][0]["pools"].as_array().unwrap()
-}
-
 /// Bytes that a container's pool has.
 pub(crate) fn pool(stats: &Value, name: &str) -> f64 {
-    let pool = pools(stats).iter().find(|pool| pool["name"] == name);
+    let pools = stats["cache"]["vms"][0]["pools"].as_array().unwrap();
+    let pool = pools.iter().find(|pool| pool["name"] == name);
     pool.map_or(0.0, |pool| pool["memory_bytes"].as_f64().unwrap())
-}
-
-/// Of all pools.
-fn lookups(stats: &Value) -> (u64, u64) {
-    let of = |name: &str| {
-        let counts = pools(stats)
-            .iter()
-            .map(|pool| pool["counts"][name].as_u64());
-        counts.map(Option::unwrap).sum()
-    };
-    (of("gets"), of("memory_hits"))
 }
