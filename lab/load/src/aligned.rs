@@ -52,21 +52,3 @@ impl Aligned {
         self.begin..self.begin + length
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rand_chacha::rand_core::SeedableRng;
-
-    #[test]
-    fn it_is_aligned_and_as_long_as_asked_for() {
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
-        for bytes in [1, 4095, 1 << 20] {
-            let mut noise = Aligned::noise(&mut rng, bytes);
-            assert_eq!(noise.first(u64::MAX).len() as u64, bytes);
-            let address = noise.first_mut(bytes).as_ptr().addr() as u64;
-            assert_eq!(address % ALIGNMENT, 0);
-            assert_eq!(noise.first(1).len(), 1);
-        }
-    }
-}

@@ -88,23 +88,9 @@ pub(crate) struct Times {
     #[arg(long, default_value = "0.25", value_parser = parse_seconds)]
     pub interval: f64,
 
-    /// File to make when prepared.
-    #[arg(long)]
-    pub ready: Option<PathBuf>,
-
-    /// File to wait for before the run.
-    #[arg(long)]
-    pub wait_for: Option<PathBuf>,
-}
-
-impl Times {
     /// What to wait for before the run.
-    pub(crate) fn start(&self) -> Start {
-        Start {
-            ready: self.ready.clone(),
-            wait_for: self.wait_for.clone(),
-        }
-    }
+    #[command(flatten)]
+    pub start: Start,
 }
 
 /// A part of the work.
@@ -207,18 +193,10 @@ fn check_balance(personality: Personality, scale: &Scale) -> Result<()> {
     Ok(())
 }
 
-/// Bytes with an optional k, m or g (powers of 1024).
+/// Bytes, with a unit of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let expected = || format!("expected bytes such as 4096, 64k, 1m or 2g, found {text:?}");
-    let lower = text.to_ascii_lowercase();
-    let (digits, shift) = match lower.chars().last() {
-        Some('k') => (lower.trim_end_matches('k'), 10),
-        Some('m') => (lower.trim_end_matches('m'), 20),
-        Some('g') => (lower.trim_end_matches('g'), 30),
-        _ => (lower.as_str(), 0),
-    };
-    let number: u64 = digits.parse().map_err(|_| expected())?;
-    number.checked_mul(1 << shift).ok_or_else(expected)
+    justitia_api::size::parse(text).ok_or_else(expected)
 }
 
 /// Seconds, not negative, below a century.

@@ -61,7 +61,7 @@ pub(crate) fn drive<W: FnOnce() + Send + 'static>(
     counters.active.store(workers.len(), Ordering::Relaxed);
     let go = spawn(workers)?;
     let interrupted = || interrupt.load(Ordering::Relaxed);
-    if !times.start().wait(&interrupted)? {
+    if !times.start.wait(&interrupted)? {
         counters.stop.store(true, Ordering::Relaxed);
     }
     Line::Start {

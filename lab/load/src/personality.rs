@@ -108,17 +108,4 @@ mod tests {
             assert_eq!(count(&steps, Step::Create), count(&steps, Step::Delete));
         }
     }
-
-    #[test]
-    fn the_mix_is_that_of_filebench() {
-        let mix = |p: Personality, step| count(&p.steps(), step);
-        assert_eq!(mix(Personality::Webserver, Step::ReadWhole), 10);
-        assert_eq!(mix(Personality::Webserver, Step::AppendLog), 1);
-        assert_eq!(mix(Personality::Webproxy, Step::ReadWhole), 5);
-        assert_eq!(mix(Personality::Fileserver, Step::Open), 2);
-        assert_eq!(Personality::Fileserver.steps().len(), 11);
-        assert_eq!(Personality::Webserver.steps().len(), 31);
-        assert_eq!(Personality::Webproxy.steps().len(), 19);
-        assert_eq!(Personality::Metadata.steps().len(), 9);
-    }
 }

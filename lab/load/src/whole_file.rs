@@ -41,16 +41,3 @@ pub(crate) fn read_file(path: &Path, buffer: &mut [u8]) -> io::Result<u64> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_is_read_as_long_as_it_was_written() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("file");
-        write_file(&path, 10_001, &[3; 4096]).unwrap();
-        assert_eq!(read_file(&path, &mut [0; 1000]).unwrap(), 10_001);
-    }
-}

@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args, interrupt: &Arc<AtomicBool>) -> Result<bool> {
         write(&path, args).with_context(|| format!("write {}", path.display()))?;
     }
     if !args.phase.contains(&Phase::Run) {
-        args.times.start().ready()?;
+        args.times.start.ready()?;
         return Ok(true);
     }
     let length = fs::metadata(&path).map_or(0, |found| found.len());
