@@ -226,7 +226,7 @@ impl AgentLoop {
 }
 
 /// What is logged at the end.
-pub(super) fn ended(observe: bool, restored: usize) -> String {
+fn ended(observe: bool, restored: usize) -> String {
     if observe {
         return "stopped: it observed, and changed no knob".to_owned();
     }

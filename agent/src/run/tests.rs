@@ -15,7 +15,7 @@ use justitia_kernel::knob::Knob;
 use justitia_kernel::proc::ProcFs;
 
 use super::checks::check_features;
-use super::event_loop::{AgentLoop, Waits, ended};
+use super::event_loop::{AgentLoop, Waits};
 use super::reload::{Exporter, Live};
 use crate::agent::Agent;
 use crate::config::Config;
@@ -174,16 +174,6 @@ fn an_error_restores_every_knob_before_the_end() {
     assert!(error.contains("meminfo"), "{error}");
     assert_eq!(std::fs::read_to_string(&low).unwrap().trim(), "1000");
     assert!(dir.path().join("state/working-sets").exists());
-}
-
-#[test]
-fn what_is_said_at_the_end_is_what_was_done() {
-    assert_eq!(ended(true, 0), "stopped: it observed, and changed no knob");
-    assert_eq!(ended(false, 0), "stopped: no knob had a value of ours");
-    assert_eq!(
-        ended(false, 7),
-        "stopped: all 7 knobs with a value of ours were restored"
-    );
 }
 
 /// An agent that holds the `memory.low` of two cgroups, `a` and `b`, as its configuration in `j.toml` says.
