@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
+use justitia_kernel::psi::Psi;
 use justitia_share::num::to_f64;
 
 use super::background::Background;
@@ -45,7 +46,7 @@ impl Counted {
         Ok(Self {
             tenants: tenants.iter().map(of_tenant).collect::<Result<_>>()?,
             machine: MachineCounters::now(None)?,
-            stalled: stalled(&read(STALLS)?),
+            stalled: Psi::parse(read(STALLS)?.as_bytes())?.full.total,
             elapsed: Duration::ZERO,
         })
     }
@@ -120,29 +121,9 @@ impl MeanPages {
     }
 }
 
-/// Microseconds of the line `full` of a pressure file.
-fn stalled(pressure: &str) -> u64 {
-    pressure
-        .lines()
-        .find_map(|line| {
-            line.strip_prefix("full ")?
-                .rsplit_once("total=")?
-                .1
-                .parse()
-                .ok()
-        })
-        .unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_pressure_file_is_read() {
-        let pressure = "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\n";
-        assert_eq!(stalled(pressure), 2_500_000);
-    }
 
     #[test]
     fn hits_are_what_no_disk_delivered() {
