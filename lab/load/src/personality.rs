@@ -74,38 +74,3 @@ impl Personality {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn count(steps: &[Step], step: Step) -> usize {
-        steps.iter().filter(|s| **s == step).count()
-    }
-
-    #[test]
-    fn a_file_is_open_exactly_when_an_operation_needs_one() {
-        for personality in Personality::value_variants() {
-            let steps = personality.steps();
-            let mut open = false;
-            for step in &steps {
-                match step {
-                    Step::Create | Step::Open => {
-                        assert!(!open, "{personality:?}");
-                        open = true;
-                    }
-                    Step::Close => {
-                        assert!(open, "{personality:?}");
-                        open = false;
-                    }
-                    Step::WriteWhole | Step::ReadWhole | Step::Append | Step::Fsync => {
-                        assert!(open, "{personality:?}");
-                    }
-                    _ => {}
-                }
-            }
-            assert!(!open, "{personality:?}");
-            assert_eq!(count(&steps, Step::Create), count(&steps, Step::Delete));
-        }
-    }
-}

@@ -208,3 +208,23 @@ fn sigterm_prints_the_totals() {
     assert_eq!(last(&lines)["interrupted"], true);
     assert!(last(&lines)["seconds"].as_f64().unwrap() < 10.0);
 }
+
+#[test]
+fn cold_memory_is_touched_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = run("memory", dir.path(), "--size 4m --duration 2");
+    assert_eq!(last(&lines)["operations"], 1024);
+    assert_eq!(last(&lines)["read_bytes"], 0);
+}
+
+#[test]
+fn names_that_do_not_exist_are_looked_up_and_made_by_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = run("names", dir.path(), "--duration 0.5");
+    assert!(
+        last(&lines)["operations"].as_u64().unwrap() > 0,
+        "{lines:?}"
+    );
+    assert_eq!(last(&lines)["errors"], 0);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
