@@ -5,15 +5,12 @@
 //! under emulation: `make test-runtimes`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use justitia_lab::LabDir;
-use justitia_lab::vm::VmSpec;
 use serde_json::Value;
 
 use super::commands::{BOOKWORM, TRIXIE};
-use super::package::debian::{Debian, INCLUDE, debian_of};
+use super::package::debian::Debian;
 use super::runtimes_fleet;
 
 /// For dockerd, containerd and five containers.
@@ -30,17 +27,6 @@ const PODMAN: (&str, u64) = ("db", 300);
 const CONTAINERD: (&str, u64) = ("mill", 250);
 /// The unit.
 const UNIT: (&str, u64) = ("mail.service", 700);
-
-/// A Debian with its runtimes.
-pub(crate) fn image(lab: &LabDir, release: &str) -> PathBuf {
-    // Since Debian 13 Docker's client is a package of its own.
-    let (name, more) = match release {
-        BOOKWORM => ("debian-runtimes", ""),
-        _ => ("debian13-runtimes", ",docker-cli"),
-    };
-    let include = format!("{INCLUDE},docker.io,podman,crun,busybox-static{more}");
-    debian_of(lab, name, release, &include, "2G")
-}
 
 /// Docker's cgroup drivers.
 pub(crate) const SYSTEMD: &str = "systemd";
@@ -105,53 +91,56 @@ fn standing(debian: &Debian) -> String {
     )
 }
 
-/// What the agent tells: names with weight and its source, of whole containers and of the unit.
-fn told(status: &Value) -> BTreeMap<String, (u64, String)> {
-    let tenants = status["tenants"].as_array().unwrap().iter();
-    let of_interest = |tenant: &&Value| {
-        let kind = tenant["kind"].as_str().unwrap_or_default();
-        let name = tenant["name"].as_str().unwrap_or_default();
-        let others = runtimes_fleet::is_one(name);
-        tenant["part"].is_null() && !others && (kind.ends_with("_container") || name == UNIT.0)
+/// Weights and their sources by name.
+pub(crate) type Weights = BTreeMap<String, (u64, String)>;
+
+/// What the agent tells of the tenants that are meant.
+fn weights(status: &Value, is_meant: fn(&Value) -> bool) -> Weights {
+    let tenants = status["tenants"].as_array().into_iter().flatten();
+    let of = |tenant: &Value| {
+        let text = |key: &str| tenant[key].as_str().unwrap_or_default().to_owned();
+        let weight = tenant["weight"].as_u64().unwrap_or_default();
+        (text("name"), (weight, text("weight_source")))
     };
-    tenants
-        .filter(of_interest)
-        .map(|tenant| {
-            let text = |key: &str| tenant[key].as_str().unwrap_or_default().to_owned();
-            let weight = tenant["weight"].as_u64().unwrap();
-            (text("name"), (weight, text("weight_source")))
-        })
-        .collect()
+    tenants.filter(|tenant| is_meant(tenant)).map(of).collect()
 }
 
-/// What it should tell.
-fn expected() -> BTreeMap<String, (u64, String)> {
+/// Asks until these are told of the tenants that are meant; the status that does.
+#[track_caller]
+pub(crate) fn are_told(debian: &Debian, expected: &Weights, is_meant: fn(&Value) -> bool) -> Value {
+    let begun = Instant::now();
+    loop {
+        let status = debian.ok("/root/deb justitia status --json || echo '{}'");
+        let status: Value = serde_json::from_str(&status).unwrap();
+        let told = weights(&status, is_meant);
+        if told == *expected {
+            return status;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "expected {expected:#?}\nfound {told:#?}\n{}\n{}\n{}",
+            status["agent_usage"],
+            standing(debian),
+            debian.log()
+        );
+    }
+}
+
+/// Whether a tenant is a whole container, or the unit.
+fn is_own(tenant: &Value) -> bool {
+    let kind = tenant["kind"].as_str().unwrap_or_default();
+    let name = tenant["name"].as_str().unwrap_or_default();
+    let others = runtimes_fleet::is_one(name);
+    tenant["part"].is_null() && !others && (kind.ends_with("_container") || name == UNIT.0)
+}
+
+/// What should be told of these.
+fn expected() -> Weights {
     let containers = DOCKER.into_iter().chain([PODMAN, CONTAINERD]);
     let containers =
         containers.map(|(name, weight)| (name.to_owned(), (weight, "runtime".to_owned())));
     let unit = (UNIT.0.to_owned(), (UNIT.1, "unit".to_owned()));
     containers.chain([unit]).collect()
-}
-
-/// Asks until all are told; for how long the agent had run then.
-#[track_caller]
-fn names_and_weights(debian: &Debian) -> Value {
-    let begun = Instant::now();
-    loop {
-        let status = debian.status();
-        if told(&status) == expected() {
-            return status;
-        }
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "{:#?}\n{}\n{}\n{}",
-            told(&status),
-            status["agent_usage"],
-            standing(debian),
-            debian.log()
-        );
-        std::thread::sleep(Duration::from_secs(1));
-    }
 }
 
 /// Whether the weight of the tenant of this name drifts.
@@ -191,7 +180,8 @@ END
         drifts(&status, "web") && drifts(&status, "batch"),
         "{status:#}"
     );
-    assert_eq!(told(&status)["web"], (100, "runtime".to_owned()));
+    let told = weights(&status, is_own);
+    assert_eq!(told["web"], (100, "runtime".to_owned()));
     println!(
         "{}",
         debian.ok("/root/deb justitia explain web | head -n 12")
@@ -200,14 +190,13 @@ END
 
 /// A machine for them, with the runtimes.
 pub(crate) fn boot(release: &str) -> Debian {
-    let lab = LabDir::find().unwrap();
-    let machine = VmSpec {
-        memory: MEMORY,
-        // Its profiles need a package of their own.
-        cmdline: "apparmor=0".to_owned(),
-        ..VmSpec::default()
+    // Since Debian 13 Docker's client is a package of its own.
+    let (name, more) = match release {
+        BOOKWORM => ("debian-runtimes", ""),
+        _ => ("debian13-runtimes", ",docker-cli"),
     };
-    Debian::boot_of(&lab, &image(&lab, release), machine)
+    let packages = format!("docker.io,podman,crun,busybox-static{more}");
+    Debian::boot_with(name, release, &packages, MEMORY)
 }
 
 /// The same on a host without BFQ: runc and crun write `io.weight` there, which belongs to io.cost.
@@ -226,7 +215,7 @@ fn installed(debian: Debian, driver: &str) -> Debian {
 
 /// Names and weights are told after the start, and after reloads.
 fn names_and_weights_stay(debian: &Debian) {
-    let status = names_and_weights(debian);
+    let status = are_told(debian, &expected(), is_own);
     println!(
         "told {:.1} s after the agent's start\n{}",
         status["uptime"].as_f64().unwrap(),
@@ -245,12 +234,8 @@ fn names_and_weights_stay(debian: &Debian) {
     for round in 0..2 {
         debian.ok("/root/deb systemctl daemon-reload");
         std::thread::sleep(Duration::from_secs(3));
-        let status = names_and_weights(debian);
-        println!(
-            "after reload {round}: {:?}\n{}",
-            told(&status),
-            standing(debian)
-        );
+        let status = are_told(debian, &expected(), is_own);
+        println!("told after reload {round}\n{}", standing(debian));
         // What systemd believes of a unit is what was declared.
         assert!(!drifts(&status, UNIT.0));
     }

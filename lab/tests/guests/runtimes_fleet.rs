@@ -2,12 +2,10 @@
 //! others the scopes are real, and the files of their runtimes are made by hand, as a container takes half a minute under
 //! emulation.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-use serde_json::Value;
+use std::time::Duration;
 
 use super::package::debian::Debian;
+use super::runtimes::{Weights, are_told};
 
 /// Makes the files and the scopes. `fleet NUMBER`: the container's id.
 const FLEET: &str = r#"
@@ -58,14 +56,14 @@ pub(crate) fn is_one(name: &str) -> bool {
 }
 
 /// Starts them; what should be told of them: weight and its source by name.
-pub(crate) fn start(debian: &Debian) -> BTreeMap<String, (u64, String)> {
+pub(crate) fn start(debian: &Debian) -> Weights {
     debian.ok(&format!("cat >/debian/root/fleet.sh <<'END'\n{FLEET}END"));
     debian.ok_within(
         Duration::from_secs(300),
         "/root/deb setsid sh /root/fleet.sh </dev/null >/dev/null 2>&1",
     );
     debian.step("the fleet is there");
-    let mut fleet = BTreeMap::new();
+    let mut fleet = Weights::new();
     let mut add = |name: String, weight: u64, source: &str| {
         fleet.insert(name, (weight, source.to_owned()));
     };
@@ -86,37 +84,13 @@ pub(crate) fn start(debian: &Debian) -> BTreeMap<String, (u64, String)> {
 
 /// Waits until all are told rightly, and prints for how long the agent had run then.
 #[track_caller]
-pub(crate) fn is_told(debian: &Debian, fleet: &BTreeMap<String, (u64, String)>) {
-    let begun = Instant::now();
-    loop {
-        let status = debian.ok("/root/deb justitia status --json || echo '{}'");
-        let status: Value = serde_json::from_str(&status).unwrap();
-        let told = told(&status);
-        if told == *fleet {
-            let after = status["uptime"].as_f64().unwrap();
-            println!(
-                "{} tenants were named and weighted {after:.1} s after the agent's start",
-                fleet.len()
-            );
-            return;
-        }
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "expected {fleet:#?}\nfound {told:#?}\n{}",
-            debian.log()
-        );
-    }
-}
-
-fn told(status: &Value) -> BTreeMap<String, (u64, String)> {
-    let tenants = status["tenants"].as_array().into_iter().flatten();
-    let of = |tenant: &Value| {
-        let text = |key: &str| tenant[key].as_str().unwrap_or_default().to_owned();
-        let weight = (
-            tenant["weight"].as_u64().unwrap_or(0),
-            text("weight_source"),
-        );
-        (is_one(&text("name")) && text("kind") != "pod").then(|| (text("name"), weight))
-    };
-    tenants.filter_map(of).collect()
+pub(crate) fn is_told(debian: &Debian, fleet: &Weights) {
+    let status = are_told(debian, fleet, |tenant| {
+        is_one(tenant["name"].as_str().unwrap_or_default()) && tenant["kind"] != "pod"
+    });
+    println!(
+        "{} tenants were named and weighted {:.1} s after the agent's start",
+        fleet.len(),
+        status["uptime"].as_f64().unwrap()
+    );
 }

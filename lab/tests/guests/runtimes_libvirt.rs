@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-use justitia_lab::LabDir;
-use justitia_lab::vm::VmSpec;
 use serde_json::Value;
 
 use super::commands::BOOKWORM;
-use super::package::debian::{Debian, INCLUDE, debian_of};
+use super::package::debian::Debian;
 
 const PACKAGES: &str = "systemd-container,libvirt-daemon,libvirt-daemon-driver-qemu,libvirt-daemon-system,libvirt-clients,qemu-system-x86";
 const START: Duration = Duration::from_secs(300);
@@ -44,15 +42,7 @@ fn managed(debian: &Debian, weight: u64) -> Value {
 #[test]
 #[ignore = "minutes under emulation: make test-runtimes"]
 fn a_machine_of_libvirt_has_its_name_and_its_weight() {
-    let lab = LabDir::find().unwrap();
-    let include = format!("{INCLUDE},{PACKAGES}");
-    let image = debian_of(&lab, "debian-libvirt", BOOKWORM, &include, "2G");
-    let machine = VmSpec {
-        memory: 1 << 30,
-        cmdline: "apparmor=0".to_owned(),
-        ..VmSpec::default()
-    };
-    let debian = Debian::boot_of(&lab, &image, machine);
+    let debian = Debian::boot_with("debian-libvirt", BOOKWORM, PACKAGES, 1 << 30);
     debian.ok("cat >/debian/root/vm.xml <<'END'
 <domain type='qemu'><name>shop-1</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>
 <os><type arch='x86_64'>hvm</type></os>

@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-use justitia_lab::LabDir;
-use justitia_lab::vm::VmSpec;
 use serde_json::Value;
 
 use super::commands::BOOKWORM;
-use super::package::debian::{Debian, INCLUDE, debian_of};
+use super::package::debian::Debian;
 
 /// What podman needs for users without rights.
 const PACKAGES: &str =
@@ -50,15 +48,7 @@ fn told(debian: &Debian) -> Value {
 #[test]
 #[ignore = "minutes under emulation: make test-runtimes"]
 fn a_users_container_has_its_name_and_its_weight_among_the_users() {
-    let lab = LabDir::find().unwrap();
-    let include = format!("{INCLUDE},{PACKAGES}");
-    let image = debian_of(&lab, "debian-rootless", BOOKWORM, &include, "2G");
-    let machine = VmSpec {
-        memory: 1 << 30,
-        cmdline: "apparmor=0".to_owned(),
-        ..VmSpec::default()
-    };
-    let debian = Debian::boot_of(&lab, &image, machine);
+    let debian = Debian::boot_with("debian-rootless", BOOKWORM, PACKAGES, 1 << 30);
     debian.ok_within(START, USER);
     debian.step("the user's systemd runs");
     as_user(&debian, "podman import /small.tar small");

@@ -3,7 +3,7 @@
 use super::*;
 
 /// What a minimal Debian 12 lacks for systemd and the package.
-pub(crate) const INCLUDE: &str = "--include=systemd,systemd-sysv,dbus,libelf1,zlib1g";
+const INCLUDE: &str = "--include=systemd,systemd-sysv,dbus,libelf1,zlib1g";
 
 /// A file system with these files.
 #[track_caller]
@@ -14,25 +14,14 @@ pub(crate) fn image(path: &Path, size: &str, files: &Path) {
         .args([files, path]));
 }
 
-/// A Debian with systemd, made if it is not there yet.
-pub(crate) fn debian(lab: &LabDir) -> PathBuf {
-    debian_of(lab, "debian", commands::BOOKWORM, INCLUDE, "400M")
-}
-
-/// The same of this release and these packages (`--include=…`), in a directory of the lab, and of this size.
-pub(crate) fn debian_of(
-    lab: &LabDir,
-    name: &str,
-    release: &str,
-    include: &str,
-    size: &str,
-) -> PathBuf {
+/// A Debian of this release with systemd and `more` packages, in a directory of the lab, of this size; made if it is not there yet.
+fn debian(lab: &LabDir, name: &str, release: &str, more: &str, size: &str) -> PathBuf {
     let dir = lab.dir(name).unwrap();
     let image_file = dir.join("root.img");
     if !image_file.exists() {
         let root = tempfile::tempdir_in(&dir).unwrap();
         let tree = root.path().join("root");
-        commands::debian(release, include, &tree);
+        commands::debian(release, &format!("{INCLUDE}{more}"), &tree);
         let unfinished = root.path().join("root.img");
         image(&unfinished, size, &tree);
         std::fs::rename(unfinished, &image_file).unwrap();
@@ -109,12 +98,26 @@ impl Debian {
     #[track_caller]
     pub(crate) fn boot() -> Self {
         let lab = LabDir::find().unwrap();
-        Self::boot_of(&lab, &debian(&lab), VmSpec::default())
+        let root = debian(&lab, "debian", commands::BOOKWORM, "", "400M");
+        Self::boot_of(&lab, &root, VmSpec::default())
     }
 
-    /// The same of this Debian, in a machine with what else `machine` has.
+    /// The same of this release with these packages, too, kept under this name, in a machine with so much memory.
     #[track_caller]
-    pub(crate) fn boot_of(lab: &LabDir, root: &Path, machine: VmSpec) -> Self {
+    pub(crate) fn boot_with(name: &str, release: &str, packages: &str, memory: u64) -> Self {
+        let lab = LabDir::find().unwrap();
+        let root = debian(&lab, name, release, &format!(",{packages}"), "2G");
+        let machine = VmSpec {
+            memory,
+            // Its profiles need a package of their own.
+            cmdline: "apparmor=0".to_owned(),
+            ..VmSpec::default()
+        };
+        Self::boot_of(&lab, &root, machine)
+    }
+
+    #[track_caller]
+    fn boot_of(lab: &LabDir, root: &Path, machine: VmSpec) -> Self {
         let _turn = crate::agent_guest::turn();
         let dir = tempfile::tempdir_in(lab.root()).unwrap();
         let files = dir.path().join("packages");
@@ -269,6 +272,16 @@ impl Debian {
             "cat >{DROP_IN} <<'END'\n{toml}\nEND\n/root/deb systemctl restart justitia"
         ));
         self.works();
+    }
+
+    /// Two units, `batch` and `db`, write to the disk at `/data`; until one is limited.
+    #[track_caller]
+    pub(crate) fn is_written_to(&self) {
+        for (name, weight) in [("batch", 100), ("db", 800)] {
+            self.ok(&format!("/root/deb systemd-run --unit={name} -p IOWeight={weight} \
+                sh -c 'while :; do dd if=/dev/zero of=/data/{name} bs=64k count=4000 conv=notrunc,fsync; done'"));
+        }
+        self.within(90, LIMITS);
     }
 
     /// Nothing that the agent writes differs from what a machine without it has.
