@@ -210,14 +210,3 @@ fn probe_overhead_in_instructions() {
     mount_ext4(&vm);
     run(&vm, "instructions", "/data");
 }
-
-/// On every kernel that the archive has.
-#[test]
-#[ignore = "takes minutes: make test-probes"]
-fn reuse_times_are_sampled_on_every_kernel() {
-    for kernel in every_series().unwrap() {
-        let vm = boot(&kernel);
-        mount_ext4(&vm);
-        run(&vm, "reuse", "/data");
-    }
-}
