@@ -1,12 +1,14 @@
 //! The tenants' cgroups, as the experiment sets them up and as the kernel accounts for them.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use justitia_kernel::memory::MemoryStat;
 use justitia_share::num::{to_f64, to_u64};
+
+use super::shell;
 
 /// Where cgroup v2 is mounted.
 pub(super) const ROOT: &str = "/sys/fs/cgroup";
@@ -95,15 +97,13 @@ impl Cgroup {
 
     /// Puts a process into it that lives as long as the guest, as a container has one.
     pub(super) fn inhabit(&self) -> Result<()> {
-        let script = format!("echo 0 >{} && exec sleep 100000", self.procs().display());
-        let mut shell = std::process::Command::new("sh");
-        shell
-            .args(["-c", &script])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        shell.spawn().context("starting a tenant's first process")?;
-        Ok(())
+        self.start("exec sleep 100000", Path::new("/")).map(drop)
+    }
+
+    /// Starts a script in it.
+    pub(super) fn start(&self, script: &str, dir: &Path) -> Result<Child> {
+        let procs = self.procs();
+        shell::start(&format!("echo 0 >{} && {script}", procs.display()), dir)
     }
 
     /// Ends every process in it.

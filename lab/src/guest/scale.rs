@@ -1,18 +1,18 @@
 //! The agent's own cost as the tenants grow in number.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 use justitia_share::num::to_f64;
 
 use super::agent::{Agent, AgentMode};
 use super::cgroup::Cgroup;
 use super::host::RequestContext;
 use super::process::{CpuUsage, cpu_usage, peak_memory};
-use super::setup;
+use super::{setup, shell};
 use crate::experiment::{OUTSIDER, Scale, count_name};
 use crate::protocol::{Measurements, RunRequest};
 use crate::report::schema::TenantValues;
@@ -75,7 +75,7 @@ fn costs(
     drop(writers);
     context.set_disk_speed(Throttle::default())?;
     context.progress(format!("{count} tenants: under pressure"))?;
-    let pressure = Load::start(PRESSURE, &setup::directory(OUTSIDER)?)?;
+    let pressure = Load(shell::start(PRESSURE, &setup::directory(OUTSIDER)?)?);
     std::thread::sleep(Duration::from_secs(5));
     let pressed = cpu(agent, window)?;
     let memory = peak_memory(agent.pid())?;
@@ -138,45 +138,20 @@ fn make_one(number: u32, dir: &Path) -> Result<()> {
     let cgroup = Cgroup::create(&format!("t{number}"))?;
     let weight = number % 10 * 100 + 100;
     cgroup.write("io.weight", &format!("default {weight}"))?;
-    let script = format!(
-        "echo 0 >{} && printf %65536s >f{number} && exec sleep 100000",
-        cgroup.procs().display()
-    );
-    Command::new("sh")
-        .args(["-c", &script])
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .with_context(|| format!("starting tenant {number}"))?;
-    Ok(())
+    let script = format!("printf %65536s >f{number} && exec sleep 100000");
+    cgroup.start(&script, dir).map(drop)
 }
 
 /// A direct writer in a tenant.
 fn writer(number: u32) -> Result<Load> {
-    let procs = Cgroup::create(&format!("t{number}"))?.procs();
+    let cgroup = Cgroup::create(&format!("t{number}"))?;
     let script = WRITER.replace("{number}", &number.to_string());
-    let script = format!("echo 0 >{} && {script}", procs.display());
-    Load::start(&script, &setup::directory("tenants")?)
+    let writer = cgroup.start(&script, &setup::directory("tenants")?)?;
+    Ok(Load(writer))
 }
 
 /// A shell script that runs until this is dropped.
 struct Load(Child);
-
-impl Load {
-    fn start(script: &str, dir: &Path) -> Result<Self> {
-        Command::new("sh")
-            .args(["-c", script])
-            .current_dir(dir)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map(Self)
-            .context("starting a load on the disk")
-    }
-}
 
 impl Drop for Load {
     fn drop(&mut self) {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,18 @@ pub(super) fn sh(script: &str, limit: Duration) -> Result<ShResult> {
         stdout: end_of(stdout)?,
         stderr: end_of(stderr)?,
     })
+}
+
+/// Starts a script in a directory, without input and without output.
+pub(super) fn start(script: &str, dir: &Path) -> Result<Child> {
+    Command::new("sh")
+        .args(["-c", script])
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("starting {script}"))
 }
 
 fn wait(child: &mut Child, limit: Duration) -> Result<(ExitStatus, bool)> {
