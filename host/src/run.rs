@@ -36,8 +36,6 @@ const RESTORE: Duration = Duration::from_secs(5);
 const AGENT_MS: u64 = 10_000;
 /// Decisions that are kept of a VM.
 const KEPT: usize = 16;
-/// A page of a guest, in which refaults are counted.
-const PAGE: u64 = justitia_share::PAGE_SIZE;
 
 /// Why `justitia host run` ended.
 #[derive(Debug, thiserror::Error)]
@@ -539,6 +537,9 @@ fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
         available: balloon.statistics.map(|(available, _)| available),
         free: balloon.statistics.map_or(0, |(_, free)| free),
     });
+    let balloons = seen.balloon.as_ref().filter(|found| found.deflates_on_oom);
+    let ram = managed.vm.found.ram;
+    let inflated = balloons.map_or(0, |balloon| ram.saturating_sub(balloon.actual));
     LawVm {
         id: id(process),
         weight: managed.weight,
@@ -547,15 +548,9 @@ fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
         resident: seen.resident,
         own: seen.own,
         balloon,
-        guest: seen.report.map(|(at, state)| Report {
-            at,
-            available: state.available,
-            used: state.total.saturating_sub(state.free),
-            unreclaimable: state.unreclaimable,
-            worth: state.worth,
-            refaulted: state.refaults.saturating_mul(PAGE),
-            stalled_us: state.psi_some_us,
-        }),
+        guest: seen
+            .report
+            .map(|(at, state)| Report::new(at, &state, inflated)),
     }
 }
 

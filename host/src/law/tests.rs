@@ -1,3 +1,4 @@
+use justitia_guest_protocol::memory::State;
 use justitia_share::Weight;
 
 use super::*;
@@ -257,6 +258,22 @@ fn what_qemu_is_known_to_hold_counts_whatever_the_guest_says() {
         }
         let plan = decide(&mut Law::default(), 0, 1000, &[one]);
         assert_eq!(plan.capacity, (650 + 1000 - 200 - 250) * MIB);
+    }
+}
+
+/// Its kernel counts it as used; to the host it is given.
+#[test]
+fn what_is_in_the_balloon_is_not_in_use() {
+    let state = State {
+        total: 1000 * MIB,
+        free: 100 * MIB,
+        unreclaimable: 700 * MIB,
+        ..State::default()
+    };
+    for (balloon, used, unreclaimable) in [(0, 900, 700), (300, 600, 400), (800, 100, 0)] {
+        let report = Report::new(1, &state, balloon * MIB);
+        let found = (report.used / MIB, report.unreclaimable / MIB);
+        assert_eq!(found, (used, unreclaimable));
     }
 }
 

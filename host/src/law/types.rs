@@ -1,6 +1,7 @@
 //! What the law sees, and what it says.
 
-use justitia_share::Weight;
+use justitia_guest_protocol::memory::State;
+use justitia_share::{PAGE_SIZE, Weight};
 
 /// The largest step of a VM, bytes: a guest reclaims it in a fraction of a second, so that the next decision is not late.
 pub const STEP_MOST: u64 = 64 << 20;
@@ -71,7 +72,7 @@ pub struct Report {
     pub at: u64,
     /// `MemAvailable` of the guest.
     pub available: u64,
-    /// Its `MemTotal` without its `MemFree`.
+    /// Its `MemTotal` without its `MemFree`, and without its balloon.
     pub used: u64,
     /// What cannot be given back without swapping.
     pub unreclaimable: u64,
@@ -157,6 +158,24 @@ pub struct Plan {
     pub shortage: u64,
     /// So much of it is no reason to inflate the balloon of a guest that answers.
     pub bearable: u64,
+}
+
+impl Report {
+    /// What a guest said at this moment, while so much of its memory was in its balloon: with `deflate-on-oom` its kernel counts that
+    /// as used (`fill_balloon` in drivers/virtio/virtio_balloon.c).
+    #[must_use]
+    pub const fn new(at: u64, state: &State, balloon: u64) -> Self {
+        let used = state.total.saturating_sub(state.free);
+        Self {
+            at,
+            available: state.available,
+            used: used.saturating_sub(balloon),
+            unreclaimable: state.unreclaimable.saturating_sub(balloon),
+            worth: state.worth,
+            refaulted: state.refaults.saturating_mul(PAGE_SIZE),
+            stalled_us: state.psi_some_us,
+        }
+    }
 }
 
 impl Vm {
