@@ -486,13 +486,15 @@ impl Worker {
         }
     }
 
-    /// A balloon that was given back, and is as it was, is not ours any more.
+    /// A balloon that was given back, and is as it was, is not ours any more; nor is one that leaves more than it did then: its operator has
+    /// raised it, or memory was plugged in.
     fn settle(&self, actual: u64) {
-        let is_back = {
+        let is_left = {
             let seen = lock(&self.seen);
-            seen.target.is_some() && seen.target == seen.original && seen.original == Some(actual)
+            let is_back = seen.target == seen.original && seen.original == Some(actual);
+            seen.target.is_some() && (is_back || seen.original < Some(actual))
         };
-        if !is_back {
+        if !is_left {
             return;
         }
         match lock(&self.common.journal).settle(self.found.process) {

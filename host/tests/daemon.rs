@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod daemon {
+    mod operators;
     pub(crate) mod peers;
 }
 
@@ -17,23 +18,9 @@ use justitia_host::run::{Options, reset, run};
 use justitia_host::socket::Socket;
 
 use daemon::peers::{
-    Balloon, CACHED, DISK, Daemon, MIB, Manner, Qemu, RAM, ServiceManager, agent, monitor, own,
-    wait_until,
+    Balloon, CACHED, DISK, Daemon, MIB, Manner, Qemu, RAM, SHORT, ServiceManager, agent, monitor,
+    own, vm, wait_until,
 };
-
-/// More than any host has: each VM holds more than it is entitled to.
-const SHORT: &str = "headroom = \"1000TiB\"\n";
-
-fn vm(name: &str, directory: &Path, keys: &[&str]) -> String {
-    let own = own(name);
-    let keys = keys.iter().map(|key| {
-        let path = directory.join(format!("{name}.{key}"));
-        format!("{key} = \"{}\"\n", path.display())
-    });
-    let uid = rustix::process::getuid().as_raw();
-    let keys = keys.collect::<String>();
-    format!("[[vm]]\nname = \"{own}\"\nuid = {uid}\n{keys}")
-}
 
 /// Not a test: the daemon, for the others.
 #[test]

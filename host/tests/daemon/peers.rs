@@ -21,6 +21,8 @@ use serde_json::{Value, json};
 pub(crate) const MIB: u64 = 1 << 20;
 /// The memory of each VM.
 pub(crate) const RAM: u64 = 512 * MIB;
+/// More than any host has: each VM holds more than it is entitled to.
+pub(crate) const SHORT: &str = "headroom = \"1000TiB\"\n";
 /// How long something may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -35,6 +37,18 @@ pub(crate) fn wait_until(what: &str, mut come: impl FnMut() -> bool) {
 /// The name of a VM of these tests: others may run them at the same time.
 pub(crate) fn own(name: &str) -> String {
     format!("{name}-{}", std::process::id())
+}
+
+/// The configuration of a VM whose sockets these keys name.
+pub(crate) fn vm(name: &str, directory: &Path, keys: &[&str]) -> String {
+    let own = own(name);
+    let keys = keys.iter().map(|key| {
+        let path = directory.join(format!("{name}.{key}"));
+        format!("{key} = \"{}\"\n", path.display())
+    });
+    let uid = rustix::process::getuid().as_raw();
+    let keys = keys.collect::<String>();
+    format!("[[vm]]\nname = \"{own}\"\nuid = {uid}\n{keys}")
 }
 
 /// A QEMU process with a stopped machine; killed when dropped.

@@ -1,0 +1,25 @@
+//! What operators of VMs change while the daemon runs.
+
+use super::peers::{Daemon, MIB, Qemu, RAM, SHORT, monitor, vm, wait_until};
+
+/// Its operator has raised it beyond what it was, as `virsh setmem` does.
+#[test]
+fn a_balloon_that_was_raised_meanwhile_is_left_to_its_operator() {
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("raised", None);
+    let balloon = monitor(&directory.path().join("raised.qmp"));
+    let before = RAM - 48 * MIB;
+    balloon.lock().unwrap().actual = before;
+    let config = SHORT.to_owned() + &vm("raised", directory.path(), &["qmp"]);
+    let mut daemon = Daemon::start(directory.path(), &config, false);
+    wait_until("the balloon moves", || {
+        balloon.lock().unwrap().actual < before
+    });
+    // A step that was decided before may undo it.
+    wait_until("what it was raised to is seen", || {
+        balloon.lock().unwrap().actual = RAM;
+        daemon.vm("raised").is_some_and(|vm| vm.ram == RAM)
+    });
+    daemon.stop();
+    assert_eq!(balloon.lock().unwrap().actual, RAM);
+}
