@@ -39,6 +39,9 @@ const URGENT_MS: u64 = 5000;
 /// be taken again.
 const SPARE_PARTS: u64 = 2;
 
+/// What is held beyond what a balloon leaves, as a part of the memory, shows that the balloon frees nothing. What QEMU holds itself is less.
+const PINNED_PART: u64 = 8;
+
 /// For less than this part of the headroom no cache worth having is asked for, and no balloon of a guest that answers is inflated.
 const BEARABLE_PARTS: u64 = 4;
 
@@ -287,6 +290,10 @@ fn inflated(vm: &Vm, place: &Place, most: u64) -> Option<Decision> {
     let balloon = vm.balloon?;
     // It is still at the last step, or the guest has taken some back.
     if balloon.actual.abs_diff(balloon.target) >= STEP_LEAST || !balloon.deflates_on_oom {
+        return None;
+    }
+    // The host has got nothing of what is in it: the memory is pinned, as with an assigned device.
+    if vm.resident > balloon.actual.saturating_add(vm.ram / PINNED_PART) {
         return None;
     }
     let available = balloon.available?.saturating_sub(2 * vm.reserve());

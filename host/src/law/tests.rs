@@ -185,6 +185,24 @@ fn a_guest_that_answers_is_not_squeezed_for_a_little_headroom() {
     }
 }
 
+/// QEMU keeps the pages of a balloon for an assigned device.
+#[test]
+fn a_balloon_that_frees_nothing_is_not_inflated_further() {
+    for (left, expected) in [(1000, true), (872, true), (871, false)] {
+        let mut one = vm(1, 1000, 50, 0);
+        (one.guest, one.own) = (None, Some(0));
+        one.balloon = balloon(800).map(|balloon| Balloon {
+            actual: left * MIB,
+            target: left * MIB,
+            ..balloon
+        });
+        let vms = [one, vm(2, 850, 50, 800)];
+        let plan = decide(&mut Law::default(), 0, 10, &vms);
+        let inflated = plan.decisions.iter().any(|decision| decision.vm == 1);
+        assert_eq!(inflated, expected, "{left}: {plan:?}");
+    }
+}
+
 #[test]
 fn a_guest_in_distress_gets_all_and_is_spared() {
     let mut one = vm(1, 900, 880, 0);
