@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::discover::{Process, runs};
-use crate::monitor::{Monitor, MonitorError};
+use crate::monitor::{Monitor, MonitorError, STATISTICS_EVERY};
 
 /// Where it is, and the status socket.
 pub const DEFAULT_DIRECTORY: &str = "/run/justitia/host";
@@ -112,7 +112,10 @@ impl Entry {
         if let Some(balloon) = self.balloon {
             session.set_balloon(balloon)?;
         }
-        if let Some((device, interval)) = &self.statistics {
+        // Another one's value stays.
+        if let Some((device, interval)) = &self.statistics
+            && session.interval(device)? == STATISTICS_EVERY
+        {
             session.set_interval(device, *interval)?;
         }
         Ok(())

@@ -25,6 +25,11 @@ const MAX_SESSION: usize = 1 << 20;
 const MAX_NAME: usize = 1024;
 /// Statistics that are older are not used, seconds.
 const MAX_AGE: u64 = 5;
+/// The balloon's statistics are made so often while they are needed, seconds.
+pub(crate) const STATISTICS_EVERY: u64 = 1;
+
+/// The property of a balloon that says how often its statistics are made.
+const INTERVAL: &str = "guest-stats-polling-interval";
 
 /// How to reach the monitor of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -88,6 +93,14 @@ pub struct BalloonState {
     pub interval: u64,
     /// `stat-available-memory` and `stat-free-memory` of young statistics, bytes.
     pub statistics: Option<(u64, u64)>,
+}
+
+impl BalloonState {
+    /// Whether statistics are made so often that they are used.
+    #[must_use]
+    pub(crate) fn makes_statistics(&self) -> bool {
+        (1..=MAX_AGE).contains(&self.interval)
+    }
 }
 
 /// A session.
@@ -225,8 +238,7 @@ impl Session {
         if let Some(device) = state.device.clone() {
             let deflates = self.property(&device, "deflate-on-oom")?;
             state.deflates_on_oom = deflates.and_then(|value| value.as_bool()).unwrap_or(false);
-            let interval = self.property(&device, "guest-stats-polling-interval")?;
-            state.interval = interval.and_then(|value| value.as_u64()).unwrap_or(0);
+            state.interval = self.interval(&device)?;
             let statistics = self.property(&device, "guest-stats")?;
             state.statistics = statistics.as_ref().and_then(young_statistics);
         }
@@ -241,13 +253,21 @@ impl Session {
         self.execute("balloon", json!({ "value": bytes })).map(drop)
     }
 
+    /// How often the guest makes the balloon's statistics, seconds; 0: never.
+    ///
+    /// # Errors
+    /// If QEMU does not answer.
+    pub(crate) fn interval(&mut self, device: &str) -> Result<u64, MonitorError> {
+        let interval = self.property(device, INTERVAL)?;
+        Ok(interval.and_then(|value| value.as_u64()).unwrap_or(0))
+    }
+
     /// Has the guest make the balloon's statistics every so many seconds; 0: never.
     ///
     /// # Errors
     /// If QEMU refuses, or does not answer.
     pub fn set_interval(&mut self, device: &str, seconds: u64) -> Result<(), MonitorError> {
-        let property = "guest-stats-polling-interval";
-        let arguments = json!({ "path": device, "property": property, "value": seconds });
+        let arguments = json!({ "path": device, "property": INTERVAL, "value": seconds });
         self.execute("qom-set", arguments).map(drop)
     }
 

@@ -16,7 +16,7 @@ use crate::discover::{Found, own, resident, runs};
 use crate::duplicates::{VmDuplicates, look};
 use crate::journal::Journal;
 use crate::law::{Order, WITHIN_MS};
-use crate::monitor::{BalloonState, Monitor, MonitorError};
+use crate::monitor::{BalloonState, Monitor, MonitorError, STATISTICS_EVERY};
 
 /// How often the VM is looked at.
 const TURN: Duration = Duration::from_millis(100);
@@ -34,8 +34,6 @@ const OWN_PARTS: u64 = 100;
 const DUPLICATES_MS: u64 = 5000;
 /// Its guest's tenants are wanted for so long after somebody looked, milliseconds.
 const LOOKED_MS: u64 = 5000;
-/// The balloon's statistics are made so often while they are needed, seconds.
-const STATISTICS_EVERY: u64 = 1;
 
 /// What is seen of a VM.
 #[derive(Clone, Debug, Default)]
@@ -460,7 +458,7 @@ impl Worker {
         let balloon = session.balloon(device.as_deref())?;
         if needed
             && !self.common.observe
-            && balloon.interval == 0
+            && !balloon.makes_statistics()
             && let Some(device) = &balloon.device
             && self.note(monitor, &balloon, false)
         {

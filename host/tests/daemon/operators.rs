@@ -23,3 +23,22 @@ fn a_balloon_that_was_raised_meanwhile_is_left_to_its_operator() {
     daemon.stop();
     assert_eq!(balloon.lock().unwrap().actual, RAM);
 }
+
+/// Each ten seconds is too seldom: they would be too old half of the time.
+#[test]
+fn how_often_statistics_are_made_is_as_it_was_or_as_another_one_set_it() {
+    for (name, meanwhile, expected) in [("seldom", 1, 10), ("often", 5, 5)] {
+        let directory = tempfile::tempdir().unwrap();
+        let _qemu = Qemu::start(name, None);
+        let balloon = monitor(&directory.path().join(format!("{name}.qmp")));
+        balloon.lock().unwrap().interval = 10;
+        let config = SHORT.to_owned() + &vm(name, directory.path(), &["qmp"]);
+        let mut daemon = Daemon::start(directory.path(), &config, false);
+        wait_until("they are made each second", || {
+            balloon.lock().unwrap().interval == 1
+        });
+        balloon.lock().unwrap().interval = meanwhile;
+        daemon.stop();
+        assert_eq!(balloon.lock().unwrap().interval, expected, "{name}");
+    }
+}
