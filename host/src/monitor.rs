@@ -8,7 +8,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use justitia_api::escape::plain;
 use serde_json::{Value, json};
@@ -381,13 +381,12 @@ fn short(text: &str) -> String {
     plain(&text.chars().take(200).collect::<String>())
 }
 
-/// What is available and free, of statistics that are young and whole: what a guest does not tell is -1 as an unsigned number.
+/// What is available and free, of statistics that are young and whole: what a guest does not tell is -1 as an unsigned number. Those
+/// of a moment to come are old ones: the host's clock was set back.
 fn young_statistics(statistics: &Value) -> Option<(u64, u64)> {
     let updated = statistics.get("last-update")?.as_u64()?;
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .ok()?;
-    if updated + MAX_AGE < now.as_secs() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    if updated.abs_diff(now.as_secs()) > MAX_AGE {
         return None;
     }
     let statistic = |name| {
@@ -451,4 +450,25 @@ fn output(child: &mut Child) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
         pipe.take(most).read_to_end(&mut error)?;
     }
     Ok((out, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_are_young_and_whole() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let now = now.as_secs();
+        let stats = |updated: u64, free: u64| {
+            let stats = json!({ "stat-available-memory": 7, "stat-free-memory": free });
+            young_statistics(&json!({ "last-update": updated, "stats": stats }))
+        };
+        assert_eq!(stats(now, 3), Some((7, 3)));
+        assert_eq!(stats(now - 3, 3), Some((7, 3)));
+        for updated in [0, now - MAX_AGE - 60, now + MAX_AGE + 60, u64::MAX] {
+            assert_eq!(stats(updated, 3), None, "{updated}");
+        }
+        assert_eq!(stats(now, u64::MAX), None);
+    }
 }
