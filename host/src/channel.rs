@@ -337,7 +337,7 @@ impl Channel {
         match answer.body {
             Body::State(state) if to_state => {
                 self.asked_state = None;
-                if plausible(&state, self.state.map(|(_, state)| state).as_ref(), ram) {
+                if plausible(&state, ram) {
                     self.last_answer = now;
                     self.state = Some((now, state));
                 } else {
@@ -406,8 +406,8 @@ impl Channel {
     }
 }
 
-/// Whether a state can be true of a VM with so much memory, after this one.
-fn plausible(state: &State, before: Option<&State>, ram: u64) -> bool {
+/// Whether a state can be true of a VM with so much memory. Counters may be any: after a reboot they begin anew.
+fn plausible(state: &State, ram: u64) -> bool {
     let most = ram.saturating_add(TOLERANCE);
     let parts = [
         state.total,
@@ -421,13 +421,8 @@ fn plausible(state: &State, before: Option<&State>, ram: u64) -> bool {
         state.unreclaimable,
         state.worth,
     ];
-    let fits = parts.iter().all(|part| *part <= most) && state.free <= state.total;
-    // Counters only grow, but for a reboot.
-    let grows = before.is_none_or(|before| {
-        state.uptime_ms < before.uptime_ms
-            || (state.refaults >= before.refaults && state.psi_some_us >= before.psi_some_us)
-    });
-    state.total > 0 && fits && grows
+    let fits = parts.iter().all(|part| *part <= most);
+    state.total > 0 && fits && state.free <= state.total
 }
 
 #[cfg(test)]

@@ -100,6 +100,29 @@ fn an_agent_that_starts_late_is_no_flood() {
     assert_eq!(guest.channel.agent(now + 2000), Agent::Ignored);
 }
 
+/// Its agent answers at once after its first boot, and late after the second: its counters are lower then, its uptime is not.
+#[test]
+fn a_guest_that_reboots_is_believed() {
+    let mut guest = Guest::new();
+    for (after, refaults, uptime_ms) in [(1000, 100, 20_000), (2000, 3, 25_000)] {
+        let now = Guest::NOW + after;
+        guest.turn(now);
+        let Request::State { id } = guest.request() else {
+            panic!("no request for the state")
+        };
+        let state = State {
+            total: RAM,
+            refaults,
+            uptime_ms,
+            ..State::default()
+        };
+        let body = Body::State(state);
+        guest.say(&encode(&Answer { id, body }));
+        guest.turn(now);
+        assert_eq!(guest.channel.state(now), Some((now, state)));
+    }
+}
+
 #[test]
 fn a_guest_that_tells_wild_things_of_its_tenants_gains_nothing() {
     let is = |change: fn(&mut Wrong)| {
