@@ -241,6 +241,20 @@ fn a_step_that_hurt_raises_the_working_set() {
     assert_eq!(place.floor, 450 * MIB);
 }
 
+/// Two answers come at once, and the guest says what it likes.
+#[test]
+fn no_counter_of_a_guest_is_too_large() {
+    let mut law = Law::default();
+    let mut one = vm(1, 900, 50, 100);
+    for (now, available, refaulted) in [(0, 500, 0), (1, 110, u64::MAX), (2, 110, 0)] {
+        if let Some(report) = &mut one.guest {
+            (report.at, report.refaulted) = (now, refaulted);
+        }
+        let plan = decide(&mut law, now, available, &[one.clone()]);
+        assert_eq!(asked(&plan).len(), usize::from(now == 1), "{plan:?}");
+    }
+}
+
 #[test]
 fn a_minimum_is_kept_and_a_weight_counts() {
     let mut vms = [vm(1, 700, 50, 650), vm(2, 700, 50, 650)];

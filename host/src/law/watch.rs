@@ -211,7 +211,7 @@ impl Watch {
             return;
         }
         // A guest that read much again before does so now more, now less.
-        let usual = self.before.0 + self.before.0 / 2;
+        let usual = self.before.0.saturating_add(self.before.0 / 2);
         let more = self.refault_rate.saturating_sub(usual) * ms / 1000;
         let stalls = self.stall > self.before.1 + STALL_RISE;
         if more > self.taken / REFAULT_PART {
