@@ -326,15 +326,15 @@ fn listens(socket: &str) -> bool {
 /// The value of `-m`: what the guest has when it starts, and what it may have at most.
 fn ram(option: &str) -> Option<(u64, u64)> {
     let first = || option.split(',').next().unwrap_or_default();
-    let ram = amount(field(option, "size").unwrap_or_else(first))?;
-    let most = field(option, "maxmem").and_then(amount);
+    let ram = amount(field(option, "size").unwrap_or_else(first), 1 << 20)?;
+    let most = field(option, "maxmem").and_then(|most| amount(most, 1));
     Some((ram, most.map_or(ram, |most| most.max(ram))))
 }
 
-/// MiB, or a size with its unit.
-fn amount(text: &str) -> Option<u64> {
-    if let Ok(mib) = text.parse::<u64>() {
-        return mib.checked_mul(1 << 20);
+/// A size with its unit, or a number of so many bytes each: without a unit QEMU takes MiB for what there is, and bytes for the most.
+fn amount(text: &str, each: u64) -> Option<u64> {
+    if let Ok(number) = text.parse::<u64>() {
+        return number.checked_mul(each);
     }
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let unit = unit.to_ascii_uppercase();
@@ -448,6 +448,7 @@ mod tests {
             (4 << 30, 16 << 30)
         );
         assert_eq!(of("2G,slots=2,maxmem=1G"), (2 << 30, 2 << 30));
+        assert_eq!(of("2G,maxmem=4294967296"), (2 << 30, 4 << 30));
         assert_eq!(of("512"), (512 << 20, 512 << 20));
         assert!(found("vim qemu-system-x86_64").is_none());
         assert!(found("").is_none());
