@@ -115,11 +115,12 @@ pub fn vm(pid: u32) -> Option<Found> {
     found.weight = cgroup_weight(pid);
     if found.libvirt {
         // Another process may call itself as a domain is called.
-        if !is_domain(Path::new("/run/libvirt/qemu"), &found.name, pid) {
+        let directory = Path::new("/run/libvirt/qemu");
+        if !is_domain(directory, &found.name, pid) {
             return None;
         }
         if found.channel.is_none() {
-            found.channel = libvirt_channel(&found.name).map(Socket::trusted);
+            found.channel = libvirt_channel(directory, &found.name).map(Socket::trusted);
         }
     }
     Some(found)
@@ -291,24 +292,13 @@ fn short(name: &str) -> String {
     name.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
 }
 
-/// Where libvirt puts the socket of a domain's channel for which no path is configured. Its directory is named by the
-/// domain's number and name.
-fn libvirt_channel(domain: &str) -> Option<PathBuf> {
-    let directories = [
-        "/run/libvirt/qemu/channel",
-        "/var/lib/libvirt/qemu/channel/target",
-    ];
-    let end = format!("-{domain}");
-    let entries = directories
-        .iter()
-        .filter_map(|directory| std::fs::read_dir(directory).ok());
-    let mut of_domain = entries.flatten().flatten().filter(|entry| {
-        let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_suffix(&end));
-        let number = number.map(|number| number.trim_start_matches("domain-"));
-        number.is_some_and(|number| number.parse::<u32>().is_ok())
-    });
-    of_domain.find_map(|entry| Some(entry.path().join(PORT_NAME)).filter(|path| path.exists()))
+/// Where libvirt, which keeps its files in this directory, has put the socket of a domain's channel: it notes the XML of each domain that
+/// runs. The socket's own directory has 20 characters of the domain's name at most, and one of a domain before a crash may be left.
+fn libvirt_channel(directory: &Path, domain: &str) -> Option<PathBuf> {
+    let noted = std::fs::read_to_string(directory.join(format!("{domain}.xml"))).ok()?;
+    let mut values = noted.split(['\'', '"']).map(Path::new);
+    let path = values.find(|value| value.is_absolute() && value.ends_with(PORT_NAME))?;
+    Some(path.to_owned())
 }
 
 /// The value of a field of an option such as `socket,id=a,path=b`. A comma in a value is written twice.
@@ -379,6 +369,26 @@ mod tests {
         for (name, pid) in [("web", 8), ("other", 7), ("", 7), (up.as_str(), 7)] {
             assert!(!is_domain(name, pid), "{name} {pid}");
         }
+    }
+
+    #[test]
+    fn the_channel_of_a_domain_is_where_libvirt_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = "/run/libvirt/qemu/channel/3-production-webserver/org.justitia.memory.0";
+        let xml = format!(
+            "<domstatus state='running' pid='7'>\n<channel type='unix'>\n\
+             <source mode='bind' path='/run/libvirt/qemu/channel/3-production-webserver/org.qemu.guest_agent.0'/>\n\
+             <target type='virtio' name='org.qemu.guest_agent.0'/>\n</channel>\n<channel type='unix'>\n\
+             <target type='virtio' name='org.justitia.memory.0' state='connected'/>\n\
+             <source mode='bind' path='{path}'/>\n</channel>\n"
+        );
+        std::fs::write(directory.path().join("production-webserver-01.xml"), xml).unwrap();
+        let channel = |name| libvirt_channel(directory.path(), name);
+        assert_eq!(
+            channel("production-webserver-01"),
+            Some(PathBuf::from(path))
+        );
+        assert_eq!(channel("production-webserver-02"), None);
     }
 
     #[test]
