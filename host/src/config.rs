@@ -44,7 +44,7 @@ pub struct Config {
 /// What is to stay available on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headroom {
-    /// Per cent of its memory, or of `most` if that is less, 1 to 90.
+    /// Per cent of its memory without its hugepages, or of `most` if that is less, 1 to 90.
     Percent(u64),
     /// Bytes.
     Bytes(u64),

@@ -134,18 +134,23 @@ fn is_domain(directory: &Path, name: &str, pid: u32) -> bool {
     noted.is_some_and(|noted| noted.trim().parse() == Ok(pid))
 }
 
-/// `MemTotal` and `MemAvailable`, bytes.
+/// `MemTotal` without what is set aside for hugepages, and `MemAvailable`, bytes.
 pub(crate) fn memory() -> std::io::Result<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
+    memory_of(&text).ok_or_else(|| {
+        std::io::Error::other("expected MemTotal and MemAvailable in kB, found neither")
+    })
+}
+
+fn memory_of(meminfo: &str) -> Option<(u64, u64)> {
     let field = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
         let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
         Some(kib << 10)
     };
-    let both = field("MemTotal:").zip(field("MemAvailable:"));
-    both.ok_or_else(|| {
-        std::io::Error::other("expected MemTotal and MemAvailable in kB, found neither")
-    })
+    let hugepages = field("Hugetlb:").unwrap_or(0);
+    let total = field("MemTotal:")?.saturating_sub(hugepages);
+    Some((total, field("MemAvailable:")?))
 }
 
 fn read_at_most(path: &str, most: u64) -> Option<Vec<u8>> {
@@ -467,6 +472,15 @@ mod tests {
                      -chardev socket,id=c,path=/c -device virtserialport,chardev=c,name=org.qemu.guest_agent.0";
         let vm = found(other).unwrap();
         assert!(vm.libvirt && vm.qmp.is_none() && vm.channel.is_none() && vm.ram == 256 << 20);
+    }
+
+    #[test]
+    fn what_is_set_aside_for_hugepages_is_no_memory_to_divide() {
+        let text = "MemTotal:  1000 kB\nMemFree:  9 kB\nMemAvailable:  150 kB\n";
+        assert_eq!(memory_of(text), Some((1000 << 10, 150 << 10)));
+        let text = format!("{text}HugePages_Total:  3\nHugetlb:  800 kB\n");
+        assert_eq!(memory_of(&text), Some((200 << 10, 150 << 10)));
+        assert_eq!(memory_of("MemTotal:  1000 kB\n"), None);
     }
 
     #[test]

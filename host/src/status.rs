@@ -29,7 +29,7 @@ const TENANTS_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Status {
     /// Nothing is changed.
     pub observe: bool,
-    /// `MemTotal` of the host, bytes, as all amounts here.
+    /// The host's memory, without what is set aside for hugepages, or what VMs may hold, if that is less: bytes, as all amounts here.
     pub total: u64,
     /// `MemAvailable`, or what VMs may hold beyond what they do, if that is less.
     pub available: u64,
