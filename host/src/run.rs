@@ -22,7 +22,7 @@ use crate::duplicates::{self, Duplicates};
 use crate::journal::{Entry, Journal, JournalError, MAX_VMS, Outcome};
 use crate::law::{Balloon, Host, Law, Order, Place, Plan, Report, Vm as LawVm};
 use crate::status::{self, DUPLICATES_TIMEOUT, Status, Told, VmStatus, words};
-use crate::vm::{Common, Seen, Vm, Wanted, lock};
+use crate::vm::{Common, Seen, Vm, lock};
 
 /// How often is decided.
 const TICK: Duration = Duration::from_millis(250);
@@ -467,21 +467,12 @@ impl Daemon {
     fn duplicates(&self) -> impl FnOnce() -> Vec<u8> + use<> {
         let (clock, now) = (self.common.clock, self.common.now());
         let vms = self.vms.values();
-        let wanted: Vec<Wanted> = vms.map(|managed| managed.vm.want_duplicates(now)).collect();
+        let wanted: Vec<_> = vms.map(|managed| managed.vm.want_duplicates(now)).collect();
         move || {
             let until = Instant::now() + DUPLICATES_TIMEOUT;
-            let found = |of: &Wanted| {
-                loop {
-                    let now = u64::try_from(clock.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    match of.get(now) {
-                        Some(found) => return found,
-                        None if Instant::now() > until => return of.missing(),
-                        None => std::thread::sleep(Duration::from_millis(50)),
-                    }
-                }
-            };
+            let found = wanted.iter().map(|of| of.wait(clock, until));
             json(&Duplicates {
-                vms: wanted.iter().map(found).collect(),
+                vms: found.collect(),
             })
         }
     }

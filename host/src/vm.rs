@@ -91,8 +91,13 @@ pub(crate) struct Common {
 
 impl Common {
     pub(crate) fn now(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
+        since(self.clock)
     }
+}
+
+/// Milliseconds.
+fn since(clock: Instant) -> u64 {
+    u64::try_from(clock.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What a panic of another thread leaves is whole here: each field stands for itself.
@@ -209,28 +214,28 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// It, if it is there; the VM has gone, if it never will be.
-    pub(crate) fn get(&self, now: u64) -> Option<VmDuplicates> {
-        let seen = lock(&self.seen);
-        let (at, found) = seen
-            .duplicates
-            .as_ref()
-            .filter(|(at, _)| *at >= self.fresh)?;
-        Some(VmDuplicates {
+    /// It, or what there is to say without: at `until`, or once the VM has ended.
+    pub(crate) fn wait(&self, clock: Instant, until: Instant) -> VmDuplicates {
+        let named = |age_ms: u64, found: VmDuplicates| VmDuplicates {
             name: self.name.clone(),
             pid: self.pid,
-            age_ms: now.saturating_sub(*at),
-            ..found.clone()
-        })
-    }
-
-    /// What there is to say without.
-    pub(crate) fn missing(&self) -> VmDuplicates {
-        VmDuplicates {
-            name: self.name.clone(),
-            pid: self.pid,
-            why: Some("it was not looked at in time".to_owned()),
-            ..VmDuplicates::default()
+            age_ms,
+            ..found
+        };
+        loop {
+            let seen = lock(&self.seen);
+            if let Some((at, found)) = &seen.duplicates
+                && *at >= self.fresh
+            {
+                return named(since(clock).saturating_sub(*at), found.clone());
+            }
+            if seen.is_gone || Instant::now() > until {
+                let why = Some("it was not looked at in time".to_owned());
+                let found = VmDuplicates::default();
+                return named(0, VmDuplicates { why, ..found });
+            }
+            drop(seen);
+            std::thread::sleep(TURN / 2);
         }
     }
 }
@@ -555,5 +560,27 @@ impl Worker {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_vm_that_has_ended() {
+        let seen = Seen {
+            is_gone: true,
+            ..Seen::default()
+        };
+        let wanted = Wanted {
+            name: "web".to_owned(),
+            pid: 7,
+            seen: Arc::new(Mutex::new(seen)),
+            fresh: 0,
+        };
+        let until = Instant::now() + Duration::from_secs(3600);
+        let found = wanted.wait(Instant::now(), until);
+        assert!(found.pid == 7 && found.why.is_some() && Instant::now() < until);
     }
 }
