@@ -137,6 +137,11 @@ impl Monitor {
             Self::Socket(socket) => Session::connect(socket),
         }
     }
+
+    /// Sets the balloon, in a session of its own.
+    pub(crate) fn set_balloon(&self, bytes: u64) -> Result<(), MonitorError> {
+        self.session()?.set_balloon(bytes)
+    }
 }
 
 impl Session {

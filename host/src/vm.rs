@@ -479,9 +479,7 @@ impl Worker {
         };
         let sent = match target == actual {
             true => Ok(()),
-            false => monitor
-                .session()
-                .and_then(|mut session| session.set_balloon(target)),
+            false => monitor.set_balloon(target),
         };
         match sent {
             Ok(()) => self.unsent = None,
@@ -551,9 +549,7 @@ impl Worker {
                 // Noted before: from now on it is not as it was.
                 lock(&self.seen).target = Some(target);
                 self.look_at = 0;
-                let set = monitor
-                    .session()
-                    .and_then(|mut session| session.set_balloon(target));
+                let set = monitor.set_balloon(target);
                 self.unsent = set.is_err().then_some(target);
                 if let Err(error) = set {
                     tracing::warn!(vm = self.found.name, "{error}; it is told again");
