@@ -43,7 +43,8 @@ pub struct Found {
     pub name: String,
     /// The memory of its guest when it starts, bytes.
     pub ram: u64,
-    /// The memory that it may have with all that is plugged in while it runs (`maxmem`: DIMMs, virtio-mem), bytes.
+    /// The memory that it may have with all that is plugged in while it runs (`maxmem`: DIMMs, virtio-mem), bytes; the most that there is
+    /// where the command line names no memory.
     pub most_ram: u64,
     /// The socket of a QMP monitor.
     pub qmp: Option<Socket>,
@@ -269,7 +270,8 @@ fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Fou
         .any(|chardev| field(chardev, "id") == Some("charmonitor"));
     let socket = |path| Socket::of(path, process.pid);
     let ram = of("m").last().and_then(|m| ram(m));
-    let (ram, most_ram) = ram.unwrap_or((DEFAULT_RAM, DEFAULT_RAM));
+    // It may be named in a file (`-readconfig`): only the monitor knows.
+    let (ram, most_ram) = ram.unwrap_or((DEFAULT_RAM, u64::MAX));
     Some(Found {
         process,
         uid: 0,
@@ -465,6 +467,8 @@ mod tests {
         assert_eq!(of("2G,slots=2,maxmem=1G"), (2 << 30, 2 << 30));
         assert_eq!(of("2G,maxmem=4294967296"), (2 << 30, 4 << 30));
         assert_eq!(of("512"), (512 << 20, 512 << 20));
+        let elsewhere = found("kvm -readconfig vm.cfg").unwrap();
+        assert_eq!((elsewhere.ram, elsewhere.most_ram), (128 << 20, u64::MAX));
         assert!(found("vim qemu-system-x86_64").is_none());
         assert!(found("").is_none());
         // A port of another name, and a monitor that libvirt has.
