@@ -6,11 +6,13 @@
 //! What QEMU says is bounded: a guest that has taken it over may be at the other end.
 
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use justitia_api::escape::plain;
+use rustix::io::ioctl_fionbio;
 use serde_json::{Value, json};
 
 use crate::socket::Socket;
@@ -423,8 +425,14 @@ fn run_virsh(domain: &str, request: &str) -> std::io::Result<Vec<u8>> {
         .stderr(Stdio::piped())
         .spawn()?;
     let until = Instant::now() + VIRSH_TIMEOUT;
+    let mut out = Output::of(child.stdout.take())?;
+    let mut error = Output::of(child.stderr.take())?;
     let status = loop {
-        if let Some(status) = child.try_wait()? {
+        let ended = child.try_wait()?;
+        // It cannot end while a pipe is full.
+        out.read()?;
+        error.read()?;
+        if let Some(status) = ended {
             break status;
         }
         if Instant::now() > until {
@@ -437,24 +445,41 @@ fn run_virsh(domain: &str, request: &str) -> std::io::Result<Vec<u8>> {
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    let (out, error) = output(&mut child)?;
     if status.success() {
-        return Ok(out);
+        return Ok(out.text);
     }
-    let error = short(&String::from_utf8_lossy(&error));
+    let error = short(&String::from_utf8_lossy(&error.text));
     Err(std::io::Error::other(format!("virsh: {error}")))
 }
 
-fn output(child: &mut Child) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
-    let most = MAX_SESSION as u64;
-    let (mut out, mut error) = (Vec::new(), Vec::new());
-    if let Some(pipe) = child.stdout.take() {
-        pipe.take(most).read_to_end(&mut out)?;
+/// What a process writes into a pipe.
+struct Output<P> {
+    pipe: Option<P>,
+    text: Vec<u8>,
+}
+
+impl<P: Read + AsFd> Output<P> {
+    fn of(pipe: Option<P>) -> std::io::Result<Self> {
+        if let Some(pipe) = &pipe {
+            ioctl_fionbio(pipe, true)?;
+        }
+        Ok(Self {
+            pipe,
+            text: Vec::new(),
+        })
     }
-    if let Some(pipe) = child.stderr.take() {
-        pipe.take(most).read_to_end(&mut error)?;
+
+    /// Reads what there is by now. What is beyond the bound of a session stays in the pipe.
+    fn read(&mut self) -> std::io::Result<()> {
+        let Some(pipe) = &mut self.pipe else {
+            return Ok(());
+        };
+        let left = MAX_SESSION.saturating_sub(self.text.len()) as u64;
+        match pipe.take(left).read_to_end(&mut self.text) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+            _ => Ok(()),
+        }
     }
-    Ok((out, error))
 }
 
 #[cfg(test)]

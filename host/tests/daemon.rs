@@ -346,12 +346,12 @@ fn a_monitor_that_another_has_is_told_and_no_obstacle() {
     });
 }
 
-/// A `virsh` that answers as one whose domain's guest makes no statistics, and notes what it was asked.
+/// A `virsh` that answers as one whose domain's guest makes no statistics, and notes what it was asked. It lists more than a pipe has room for.
 const VIRSH: &str = r#"#!/bin/sh
 echo "$*" >>"$(dirname "$0")/log"
 case "$*" in
 *query-balloon*) echo '{"return":{"actual":536870912},"id":"libvirt-7"}' ;;
-*qom-list*) echo '{"return":[{"name":"b","type":"child<virtio-balloon-pci>"}]}' ;;
+*qom-list*) printf '{"return":[{"name":"b","type":"child<virtio-balloon-pci>","description":"%0100000d"}]}\n' 0 ;;
 *polling*) echo '{"return":5}' ;;
 *) echo '{"return":true}' ;;
 esac
