@@ -274,7 +274,7 @@ fn restore(args: &Reset) -> anyhow::Result<ExitCode> {
         let what = match outcome {
             None => "would be restored".to_owned(),
             Some(Outcome::Restored) => "restored".to_owned(),
-            Some(Outcome::Gone) => "its VM ended".to_owned(),
+            Some(Outcome::Gone) => "its VM ended, or has no balloon any more".to_owned(),
             Some(Outcome::Failed(error)) => {
                 failed = true;
                 format!("not restored: {error}")

@@ -79,7 +79,7 @@ pub enum JournalError {
 pub enum Outcome {
     /// The balloon is as it was.
     Restored,
-    /// The VM ended.
+    /// The VM ended, or its balloon was unplugged: its guest has all that was in it.
     Gone,
     /// It is not restored; it stays in the journal.
     Failed(MonitorError),
@@ -102,6 +102,7 @@ impl Entry {
         }
         match self.restore() {
             Ok(()) => Outcome::Restored,
+            Err(MonitorError::NoBalloon(_)) => Outcome::Gone,
             Err(_) if !runs(self.process) => Outcome::Gone,
             Err(error) => Outcome::Failed(error),
         }
@@ -451,6 +452,45 @@ mod tests {
             );
         }
         assert!(journal.entries().is_empty());
+    }
+
+    /// What becomes of a balloon that is noted as 7, if its monitor answers so what it is told of it; what that was.
+    fn restored(answer: String) -> (Outcome, Vec<String>) {
+        use std::io::{BufRead, BufReader};
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("qmp");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let told = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            writeln!(client, "{{\"QMP\":{{}}}}").unwrap();
+            let mut told = Vec::new();
+            for line in BufReader::new(client.try_clone().unwrap()).lines() {
+                let request: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+                let command = request["execute"].as_str().unwrap().to_owned();
+                match command.contains("balloon") {
+                    true => writeln!(client, "{answer}").unwrap(),
+                    false => writeln!(client, "{{\"return\":{{}}}}").unwrap(),
+                }
+                told.push(command);
+            }
+            told
+        });
+        let pid = std::process::id();
+        let start = crate::discover::started(pid).unwrap();
+        let monitor = Monitor::Socket(Socket::trusted(path));
+        let mut journal = Journal::open(directory.path()).unwrap();
+        journal
+            .add(Process { pid, start }, "vm", &monitor, Some(7), None)
+            .unwrap();
+        let (_, outcome) = journal.restore_all().unwrap().remove(0);
+        (outcome, told.join().unwrap())
+    }
+
+    #[test]
+    fn a_balloon_that_was_unplugged_is_gone() {
+        let error = r#"{"error":{"class":"DeviceNotActive","desc":"No balloon device has been activated"}}"#;
+        let (outcome, told) = restored(error.to_owned());
+        assert!(matches!(outcome, Outcome::Gone), "{outcome:?} {told:?}");
     }
 
     #[test]

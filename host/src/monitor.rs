@@ -70,6 +70,9 @@ pub enum MonitorError {
         /// The beginning of what was found.
         found: String,
     },
+    /// The VM has none: it never had one, or it was unplugged.
+    #[error("the QMP monitor {0}: QEMU has no balloon")]
+    NoBalloon(String),
     /// QEMU refuses.
     #[error("the QMP monitor {monitor}: QEMU refuses {command}: {why}")]
     Refused {
@@ -206,15 +209,7 @@ impl Session {
             }
         };
         if let Some(error) = answer.get("error") {
-            let why = error
-                .get("desc")
-                .and_then(Value::as_str)
-                .unwrap_or("no reason");
-            return Err(MonitorError::Refused {
-                monitor: self.name.clone(),
-                command: command.to_owned(),
-                why: short(why),
-            });
+            return Err(self.refused(command, error));
         }
         match answer.get_mut("return") {
             Some(value) => Ok(value.take()),
@@ -359,6 +354,19 @@ impl Session {
             expected: "a line of JSON of virsh",
             found: short(&String::from_utf8_lossy(&text)),
         })
+    }
+
+    fn refused(&self, command: &str, error: &Value) -> MonitorError {
+        let text = |field| error.get(field).and_then(Value::as_str);
+        // Of what is asked for here QEMU says that of balloons alone.
+        if text("class") == Some("DeviceNotActive") {
+            return MonitorError::NoBalloon(self.name.clone());
+        }
+        MonitorError::Refused {
+            monitor: self.name.clone(),
+            command: command.to_owned(),
+            why: short(text("desc").unwrap_or("no reason")),
+        }
     }
 
     fn io(&self, source: std::io::Error) -> MonitorError {

@@ -215,7 +215,7 @@ fn log_restored(restored: &[(Entry, Outcome)]) {
                 balloon = entry.balloon,
                 "its balloon was restored"
             ),
-            Outcome::Gone => tracing::info!(vm = entry.name, "it ended with its balloon changed"),
+            Outcome::Gone => tracing::info!(vm = entry.name, "it, or its balloon, is gone"),
             Outcome::Failed(error) => {
                 tracing::error!(vm = entry.name, %error, "its balloon was not restored")
             }
