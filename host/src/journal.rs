@@ -110,7 +110,10 @@ impl Entry {
 
     fn restore(&self) -> Result<(), MonitorError> {
         let mut session = self.monitor.session()?;
-        if let Some(balloon) = self.balloon {
+        // One that leaves more than it did is its operator's, or memory was plugged in.
+        if let Some(balloon) = self.balloon
+            && session.actual()? <= balloon
+        {
             session.set_balloon(balloon)?;
         }
         // Another one's value stays.
@@ -428,7 +431,7 @@ mod tests {
                     all.wait();
                     writeln!(client, "{{\"QMP\":{{}}}}").unwrap();
                     for _ in BufReader::new(client.try_clone().unwrap()).lines() {
-                        writeln!(client, "{{\"return\":{{}}}}").unwrap();
+                        writeln!(client, "{{\"return\":{{\"actual\":7}}}}").unwrap();
                     }
                 });
                 // It ends with its standard input.
@@ -484,6 +487,16 @@ mod tests {
             .unwrap();
         let (_, outcome) = journal.restore_all().unwrap().remove(0);
         (outcome, told.join().unwrap())
+    }
+
+    #[test]
+    fn a_balloon_that_was_raised_beyond_what_it_was_stays() {
+        for (actual, is_set) in [(5, true), (7, true), (9, false)] {
+            let (outcome, told) = restored(format!("{{\"return\":{{\"actual\":{actual}}}}}"));
+            assert!(matches!(outcome, Outcome::Restored), "{outcome:?}");
+            let set = told.iter().any(|command| command == "balloon");
+            assert_eq!(set, is_set, "{actual}");
+        }
     }
 
     #[test]

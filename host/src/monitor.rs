@@ -222,10 +222,7 @@ impl Session {
     /// # Errors
     /// If there is none, or the monitor does not answer.
     pub fn balloon(&mut self, device: Option<&str>) -> Result<BalloonState, MonitorError> {
-        let answer = self.execute("query-balloon", json!({}))?;
-        let Some(actual) = answer.get("actual").and_then(Value::as_u64) else {
-            return Err(self.foreign("the balloon's size", &answer));
-        };
+        let actual = self.actual()?;
         let device = match device {
             Some(device) => Some(device.to_owned()),
             None => self.find_balloon()?,
@@ -245,6 +242,16 @@ impl Session {
             state.statistics = statistics.as_ref().and_then(young_statistics);
         }
         Ok(state)
+    }
+
+    /// The memory that the balloon leaves to the guest, bytes.
+    ///
+    /// # Errors
+    /// If there is none, or the monitor does not answer.
+    pub(crate) fn actual(&mut self) -> Result<u64, MonitorError> {
+        let answer = self.execute("query-balloon", json!({}))?;
+        let actual = answer.get("actual").and_then(Value::as_u64);
+        actual.ok_or_else(|| self.foreign("the balloon's size", &answer))
     }
 
     /// Sets the balloon so that it leaves so many bytes to the guest.

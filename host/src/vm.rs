@@ -375,8 +375,8 @@ impl Worker {
         };
         let looked = self.balloon(&monitor, needed);
         if let Ok(balloon) = &looked {
-            self.send_again(&monitor, balloon.actual);
             self.settle(balloon.actual);
+            self.send_again(&monitor, balloon.actual);
         }
         let mut seen = lock(&self.seen);
         match looked {
@@ -489,7 +489,7 @@ impl Worker {
 
     /// A balloon that was given back, and is as it was, is not ours any more; nor is one that leaves more than it did then: its operator has
     /// raised it, or memory was plugged in.
-    fn settle(&self, actual: u64) {
+    fn settle(&mut self, actual: u64) {
         let is_left = {
             let seen = lock(&self.seen);
             let is_back = seen.target == seen.original && seen.original == Some(actual);
@@ -498,6 +498,7 @@ impl Worker {
         if !is_left {
             return;
         }
+        self.unsent = None;
         match lock(&self.common.journal).settle(self.found.process) {
             Ok(()) => lock(&self.seen).target = None,
             Err(error) => tracing::warn!(vm = self.found.name, %error, "its balloon stays noted"),

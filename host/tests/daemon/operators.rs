@@ -24,6 +24,31 @@ fn a_balloon_that_was_raised_meanwhile_is_left_to_its_operator() {
     assert_eq!(balloon.lock().unwrap().actual, RAM);
 }
 
+/// Its operator has raised it before the next start, or `justitia host reset`.
+#[test]
+fn a_balloon_that_was_raised_after_a_kill_is_left_to_its_operator() {
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("late-raised", None);
+    let balloon = monitor(&directory.path().join("late-raised.qmp"));
+    let before = RAM - 48 * MIB;
+    balloon.lock().unwrap().actual = before;
+    let own = vm("late-raised", directory.path(), &["qmp"]);
+    let mut daemon = Daemon::start(directory.path(), &(SHORT.to_owned() + &own), false);
+    wait_until("the balloon moves", || {
+        balloon.lock().unwrap().actual < before
+    });
+    daemon.kill();
+    balloon.lock().unwrap().actual = RAM;
+    let config = format!("headroom = \"1MiB\"\n{own}");
+    let mut next = Daemon::start(directory.path(), &config, false);
+    wait_until("it is seen", || {
+        next.vm("late-raised")
+            .is_some_and(|vm| vm.balloon == Some((RAM, RAM)))
+    });
+    next.stop();
+    assert_eq!(balloon.lock().unwrap().actual, RAM);
+}
+
 /// Each ten seconds is too seldom: they would be too old half of the time.
 #[test]
 fn how_often_statistics_are_made_is_as_it_was_or_as_another_one_set_it() {
