@@ -74,8 +74,8 @@ enum Command {
 /// Move memory between the virtual machines, until stopped.
 ///
 /// On SIGTERM or SIGINT every balloon gets its size back, and so when the terminal is closed at which it was started. Else
-/// SIGHUP has the configuration read again; one with an error changes nothing. After a SIGKILL the next start restores them,
-/// or `justitia host reset`.
+/// SIGHUP has the configuration read again; one with an error changes nothing. After a SIGKILL the next start without --observe
+/// restores them, or `justitia host reset`.
 ///
 /// JUSTITIA_LOG sets what is logged: error, warn, info (the default), debug (a line for every decision), trace.
 #[derive(Args)]

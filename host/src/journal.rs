@@ -175,6 +175,11 @@ impl Journal {
         &self.entries
     }
 
+    /// Leaves what is noted to another one: it stays in the file, and nothing of it is restored here. Returns it.
+    pub(crate) fn leave(&mut self) -> Vec<Entry> {
+        std::mem::take(&mut self.entries)
+    }
+
     /// Notes what a balloon, or how often its statistics are made, is before that is changed. Returns once that is on disk. What is noted stays
     /// as it is noted.
     ///

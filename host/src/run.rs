@@ -103,13 +103,13 @@ struct Daemon {
     is_told: bool,
 }
 
-/// Runs until a signal asks it to stop; then restores every balloon.
+/// Runs until a signal asks it to stop; then restores every balloon that it has changed, or has found changed.
 ///
 /// # Errors
 /// If it cannot start, the host's memory cannot be read, or balloons could not be restored.
 pub fn run(options: Options) -> Result<(), RunError> {
     let mut journal = Journal::open(&options.directory)?;
-    let restored = restore_left(&mut journal)?;
+    let restored = restore_left(&mut journal, options.observe)?;
     let io = |what: &str| {
         let what = what.to_owned();
         move |source| RunError::Io { what, source }
@@ -196,8 +196,22 @@ pub fn reset(
         .collect())
 }
 
-/// Restores what was left changed; returns what balloons were asked to leave, or are to be asked yet.
-fn restore_left(journal: &mut Journal) -> Result<BTreeMap<Process, u64>, JournalError> {
+/// Restores what was left changed, unless this one observes; returns what balloons were asked to leave, or are to be asked yet.
+fn restore_left(
+    journal: &mut Journal,
+    observe: bool,
+) -> Result<BTreeMap<Process, u64>, JournalError> {
+    if observe {
+        for entry in journal.leave() {
+            tracing::warn!(
+                vm = entry.name,
+                balloon = entry.balloon,
+                "its balloon is as a `justitia host run` that was killed has left it. This one observes: once it has ended, \
+                 `justitia host reset` restores it"
+            );
+        }
+        return Ok(BTreeMap::new());
+    }
     let restored = journal.restore_all()?;
     log_restored(&restored);
     let asked = |(entry, outcome): &(Entry, Outcome)| {

@@ -1,5 +1,8 @@
 //! What operators of VMs change while the daemon runs.
 
+use justitia_host::journal::Outcome;
+use justitia_host::run::reset;
+
 use super::peers::{Daemon, MIB, Qemu, RAM, SHORT, monitor, vm, wait_until};
 
 /// Its operator has raised it beyond what it was, as `virsh setmem` does.
@@ -47,6 +50,36 @@ fn a_balloon_that_was_raised_after_a_kill_is_left_to_its_operator() {
     });
     next.stop();
     assert_eq!(balloon.lock().unwrap().actual, RAM);
+}
+
+#[test]
+fn who_observes_leaves_what_a_killed_one_has_left() {
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("left-over", None);
+    let balloon = monitor(&directory.path().join("left-over.qmp"));
+    let own = vm("left-over", directory.path(), &["qmp"]);
+    let mut daemon = Daemon::start(directory.path(), &(SHORT.to_owned() + &own), false);
+    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+    daemon.kill();
+    let config = format!("headroom = \"1MiB\"\n{own}");
+    let mut observer = Daemon::start(directory.path(), &config, true);
+    wait_until("its balloon is seen", || {
+        observer
+            .vm("left-over")
+            .is_some_and(|vm| vm.balloon.is_some())
+    });
+    observer.stop();
+    {
+        let now = balloon.lock().unwrap();
+        assert!(now.actual < RAM && now.interval == 1, "{now:?}");
+    }
+    let outcomes = reset(&observer.directory, false).unwrap();
+    assert!(
+        matches!(outcomes[..], [(_, Some(Outcome::Restored))]),
+        "{outcomes:?}"
+    );
+    let now = balloon.lock().unwrap();
+    assert_eq!((now.actual, now.interval), (RAM, 0));
 }
 
 /// Each ten seconds is too seldom: they would be too old half of the time.
