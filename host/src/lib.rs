@@ -12,6 +12,7 @@ pub mod duplicates;
 mod images;
 pub mod journal;
 pub mod law;
+mod managed;
 pub mod metrics;
 pub mod monitor;
 pub mod run;

@@ -1,6 +1,6 @@
 //! The daemon: a tick a quarter of a second.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,19 +10,18 @@ use justitia_api::units::bytes;
 use justitia_common::answer_socket::AnswerSocket;
 use justitia_common::service_manager;
 use justitia_common::signals::Signals;
-use justitia_share::Weight;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use serde::Serialize;
 
-use crate::channel::Agent;
 use crate::config::Config;
 use crate::discover::{self, Process};
 use crate::duplicates::{self, Duplicates};
 use crate::journal::{Entry, Journal, JournalError, MAX_VMS, Outcome};
-use crate::law::{Balloon, Host, Law, Order, Place, Plan, Report, Vm as LawVm};
-use crate::status::{self, DUPLICATES_TIMEOUT, Status, Told, VmStatus, words};
-use crate::vm::{Common, Seen, Vm, lock};
+use crate::law::{Host, Law, Order, Plan, Vm as LawVm};
+use crate::managed::{Managed, id, view, vm_status};
+use crate::status::{self, DUPLICATES_TIMEOUT, Status, words};
+use crate::vm::{Common, Vm, lock};
 
 /// How often is decided.
 const TICK: Duration = Duration::from_millis(250);
@@ -69,19 +68,6 @@ pub struct Options {
     pub directory: PathBuf,
     /// Nothing is changed, and no guest is asked to give.
     pub observe: bool,
-}
-
-/// A VM, and what was decided of it.
-#[derive(Debug)]
-struct Managed {
-    vm: Vm,
-    weight: Weight,
-    minimum: u64,
-    asked: u64,
-    given: u64,
-    decisions: VecDeque<(u64, String)>,
-    /// When it was found.
-    found_at: u64,
 }
 
 #[derive(Debug)]
@@ -437,15 +423,7 @@ impl Daemon {
             let restored = self.restored.remove(&process);
             match Vm::start(found, self.common.clone(), restored) {
                 Ok(vm) => {
-                    let managed = Managed {
-                        vm,
-                        weight,
-                        minimum,
-                        asked: 0,
-                        given: 0,
-                        decisions: VecDeque::new(),
-                        found_at: self.common.now(),
-                    };
+                    let managed = Managed::new(vm, weight, minimum, self.common.now());
                     self.vms.insert(process, managed);
                 }
                 Err(error) => tracing::warn!(%error, "the VM is not looked at"),
@@ -525,71 +503,4 @@ impl Daemon {
 /// Plain data always serialises.
 fn json<T: Serialize>(document: &T) -> Vec<u8> {
     serde_json::to_vec(document).unwrap_or_default()
-}
-
-const fn id(process: Process) -> u64 {
-    // One process a PID at a time.
-    process.pid as u64
-}
-
-/// What the law sees of it.
-fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
-    let original = seen.original.unwrap_or(managed.vm.found.ram);
-    let balloon = seen.balloon.as_ref().map(|balloon| Balloon {
-        actual: balloon.actual,
-        target: seen.target.unwrap_or(original),
-        deflates_on_oom: balloon.deflates_on_oom,
-        available: balloon.statistics.map(|(available, _)| available),
-        free: balloon.statistics.map_or(0, |(_, free)| free),
-    });
-    let balloons = seen.balloon.as_ref().filter(|found| found.deflates_on_oom);
-    let ram = managed.vm.found.ram;
-    let inflated = balloons.map_or(0, |balloon| ram.saturating_sub(balloon.actual));
-    LawVm {
-        id: id(process),
-        weight: managed.weight,
-        minimum: managed.minimum,
-        ram: original.min(managed.vm.found.most_ram),
-        resident: seen.resident,
-        own: seen.own,
-        balloon,
-        guest: seen
-            .report
-            .map(|(at, state)| Report::new(at, &state, inflated)),
-    }
-}
-
-fn vm_status(now: u64, process: Process, managed: &Managed, place: &Place) -> VmStatus {
-    let seen = managed.vm.seen().clone();
-    let vm = view(process, managed, &seen);
-    let told = managed.decisions.iter().map(|(at, what)| Told {
-        age_s: now.saturating_sub(*at) / 1000,
-        what: what.clone(),
-    });
-    VmStatus {
-        name: plain(&managed.vm.found.name),
-        pid: process.pid,
-        weight: managed.weight.get(),
-        minimum: managed.minimum,
-        ram: vm.ram,
-        resident: vm.resident,
-        share: place.share,
-        entitled: place.entitled,
-        in_use: place.in_use,
-        working_set: place.working_set,
-        floor: place.floor,
-        paused_ms: place.paused_ms,
-        heeds: place.heeds,
-        distress: place.distress,
-        agent: seen.agent.unwrap_or(Agent::None),
-        wrong: seen.wrong,
-        reported: seen.report.map(|(_, state)| (state.available, state.worth)),
-        balloon: vm.balloon.map(|balloon| (balloon.actual, balloon.target)),
-        deflates_on_oom: vm.balloon.is_some_and(|balloon| balloon.deflates_on_oom),
-        monitor_error: seen.monitor_error,
-        asked: managed.asked,
-        given: managed.given,
-        decisions: told.collect(),
-        tenants: None,
-    }
 }

@@ -1,0 +1,108 @@
+//! What is known and was decided of a VM: what the law sees of it, and what is told.
+
+use std::collections::VecDeque;
+
+use justitia_api::escape::plain;
+use justitia_share::Weight;
+
+use crate::channel::Agent;
+use crate::discover::Process;
+use crate::law::{Balloon, Place, Report, Vm as LawVm};
+use crate::status::{Told, VmStatus};
+use crate::vm::{Seen, Vm};
+
+/// A VM, and what was decided of it.
+#[derive(Debug)]
+pub(crate) struct Managed {
+    pub(crate) vm: Vm,
+    pub(crate) weight: Weight,
+    pub(crate) minimum: u64,
+    pub(crate) asked: u64,
+    pub(crate) given: u64,
+    pub(crate) decisions: VecDeque<(u64, String)>,
+    /// When it was found.
+    pub(crate) found_at: u64,
+}
+
+impl Managed {
+    pub(crate) const fn new(vm: Vm, weight: Weight, minimum: u64, now: u64) -> Self {
+        Self {
+            vm,
+            weight,
+            minimum,
+            asked: 0,
+            given: 0,
+            decisions: VecDeque::new(),
+            found_at: now,
+        }
+    }
+}
+
+/// Its name in the law.
+pub(crate) const fn id(process: Process) -> u64 {
+    // One process a PID at a time.
+    process.pid as u64
+}
+
+/// What the law sees of it.
+pub(crate) fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
+    let original = seen.original.unwrap_or(managed.vm.found.ram);
+    let balloon = seen.balloon.as_ref().map(|balloon| Balloon {
+        actual: balloon.actual,
+        target: seen.target.unwrap_or(original),
+        deflates_on_oom: balloon.deflates_on_oom,
+        available: balloon.statistics.map(|(available, _)| available),
+        free: balloon.statistics.map_or(0, |(_, free)| free),
+    });
+    let balloons = seen.balloon.as_ref().filter(|found| found.deflates_on_oom);
+    let ram = managed.vm.found.ram;
+    let inflated = balloons.map_or(0, |balloon| ram.saturating_sub(balloon.actual));
+    LawVm {
+        id: id(process),
+        weight: managed.weight,
+        minimum: managed.minimum,
+        ram: original.min(managed.vm.found.most_ram),
+        resident: seen.resident,
+        own: seen.own,
+        balloon,
+        guest: seen
+            .report
+            .map(|(at, state)| Report::new(at, &state, inflated)),
+    }
+}
+
+/// What is told of it.
+pub(crate) fn vm_status(now: u64, process: Process, managed: &Managed, place: &Place) -> VmStatus {
+    let seen = managed.vm.seen().clone();
+    let vm = view(process, managed, &seen);
+    let told = managed.decisions.iter().map(|(at, what)| Told {
+        age_s: now.saturating_sub(*at) / 1000,
+        what: what.clone(),
+    });
+    VmStatus {
+        name: plain(&managed.vm.found.name),
+        pid: process.pid,
+        weight: managed.weight.get(),
+        minimum: managed.minimum,
+        ram: vm.ram,
+        resident: vm.resident,
+        share: place.share,
+        entitled: place.entitled,
+        in_use: place.in_use,
+        working_set: place.working_set,
+        floor: place.floor,
+        paused_ms: place.paused_ms,
+        heeds: place.heeds,
+        distress: place.distress,
+        agent: seen.agent.unwrap_or(Agent::None),
+        wrong: seen.wrong,
+        reported: seen.report.map(|(_, state)| (state.available, state.worth)),
+        balloon: vm.balloon.map(|balloon| (balloon.actual, balloon.target)),
+        deflates_on_oom: vm.balloon.is_some_and(|balloon| balloon.deflates_on_oom),
+        monitor_error: seen.monitor_error,
+        asked: managed.asked,
+        given: managed.given,
+        decisions: told.collect(),
+        tenants: None,
+    }
+}
