@@ -10,7 +10,7 @@ use justitia_common::toml_file::{Report, TomlError, TomlFile};
 use justitia_share::Weight;
 use serde::{Deserialize, Deserializer};
 
-use crate::discover::Found;
+use crate::discover::{Found, Process};
 use crate::socket::Socket;
 
 /// Where it is looked for.
@@ -120,6 +120,20 @@ impl Config {
         }
     }
 
+    /// Those of these VMs for whose name a socket is configured, and that are not the only one of that name: nobody knows whose it is.
+    pub(crate) fn ambiguous(&self, vms: &[Found]) -> Vec<Process> {
+        let names_socket = |found: &&Found| {
+            let mut configured = self.vms.iter().filter(|vm| vm.name == found.name);
+            configured.any(|vm| vm.qmp.is_some() || vm.channel.is_some())
+        };
+        let is_one_of_several = |found: &&Found| {
+            let same = vms.iter().filter(|other| other.name == found.name);
+            same.count() > 1
+        };
+        let found = vms.iter().filter(names_socket).filter(is_one_of_several);
+        found.map(|found| found.process).collect()
+    }
+
     /// The VM as it is configured, its weight, and its minimum.
     pub(crate) fn of(&self, mut found: Found) -> (Found, Weight, u64) {
         let Some(vm) = self.vms.iter().find(|vm| vm.name == found.name) else {
@@ -209,15 +223,13 @@ fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::Process;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
         Config::parse(&TomlFile::new(Path::new("host.toml"), text))
     }
 
-    #[test]
-    fn processes_of_login_users_are_left_alone_unless_configured() {
-        let vm = |name: &str, uid| Found {
+    fn vm(name: &str, uid: u32) -> Found {
+        Found {
             process: Process { pid: 7, start: 1 },
             uid,
             name: name.to_owned(),
@@ -227,7 +239,28 @@ mod tests {
             channel: None,
             libvirt: false,
             weight: Weight::default(),
+        }
+    }
+
+    #[test]
+    fn two_vms_of_one_name_have_no_socket_in_common() {
+        let text =
+            "[[vm]]\nname = \"web\"\nqmp = \"/run/web.qmp\"\n[[vm]]\nname = \"db\"\nweight = 300\n";
+        let config = parse(text).unwrap();
+        let names = ["web", "db", "web", "db", "other", "other"];
+        let named = |(start, name)| Found {
+            process: Process { pid: 7, start },
+            ..vm(name, 0)
         };
+        let vms: Vec<Found> = (0..).zip(names).map(named).collect();
+        let found = config.ambiguous(&vms);
+        let starts: Vec<u64> = found.iter().map(|process| process.start).collect();
+        assert_eq!(starts, [0, 2]);
+        assert!(config.ambiguous(&vms[..2]).is_empty());
+    }
+
+    #[test]
+    fn processes_of_login_users_are_left_alone_unless_configured() {
         let text = "[[vm]]\nname = \"web\"\n[[vm]]\nname = \"own\"\nuid = 1000\n";
         let config = parse(text).unwrap();
         for (name, uid, expected) in [

@@ -15,7 +15,7 @@ use rustix::time::Timespec;
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::discover::{self, Process};
+use crate::discover::{self, Found, Process};
 use crate::duplicates::{self, Duplicates};
 use crate::journal::{Entry, Journal, JournalError, MAX_VMS, Outcome};
 use crate::law::{Host, Law, Order, Plan, Vm as LawVm};
@@ -85,6 +85,8 @@ struct Daemon {
     retried: Instant,
     /// What balloons were asked to leave at the start that had been left changed.
     restored: BTreeMap<Process, u64>,
+    /// VMs that are left alone, since others have their names and so their sockets.
+    ambiguous: Vec<Process>,
     /// systemd, which waits for that, was told that it is ready.
     is_told: bool,
 }
@@ -126,6 +128,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
         discovered: None,
         retried: Instant::now(),
         restored,
+        ambiguous: Vec::new(),
         is_told: false,
     };
     let ended = loop {
@@ -385,9 +388,33 @@ impl Daemon {
         }
     }
 
+    /// Leaves VMs alone that have a name in common for which a socket is configured: it would be used for all of them.
+    fn refuse_ambiguous(&mut self, vms: &mut Vec<Found>) {
+        let ambiguous = self.options.config.ambiguous(vms);
+        for found in vms.iter() {
+            if ambiguous.contains(&found.process) && !self.ambiguous.contains(&found.process) {
+                tracing::error!(
+                    vm = found.name,
+                    pid = found.process.pid,
+                    "expected one VM of its name, whose socket [[vm]] names, found several: \
+                     they are left alone until it is one"
+                );
+            }
+        }
+        vms.retain(|found| !ambiguous.contains(&found.process));
+        if ambiguous
+            .iter()
+            .any(|process| self.vms.contains_key(process))
+        {
+            self.leave(&ambiguous);
+        }
+        self.ambiguous = ambiguous;
+    }
+
     fn discover(&mut self) {
         let mut vms = discover::vms();
         vms.retain(|found| self.options.config.manages(found));
+        self.refuse_ambiguous(&mut vms);
         discover::put_in_turn(&mut vms);
         // Those that were taken while there was a place make room.
         let late = vms.split_off(MAX_VMS.min(vms.len()));
