@@ -9,6 +9,7 @@ pub mod channel;
 pub mod config;
 pub mod discover;
 pub mod duplicates;
+pub mod held;
 mod images;
 pub mod journal;
 pub mod law;

@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::config::Config;
 use crate::discover::{self, Found, Process};
 use crate::duplicates::{self, Duplicates};
+use crate::held;
 use crate::journal::{Entry, Journal, JournalError, MAX_VMS, Outcome};
 use crate::law::{Host, Law, Order, Plan, Vm as LawVm};
 use crate::managed::{Managed, id, view, vm_status};
@@ -230,7 +231,7 @@ impl Daemon {
     fn tick(&mut self) -> Result<(), RunError> {
         self.is_told = self.is_told || service_manager::tell("READY=1");
         let now = self.common.now();
-        self.memory = discover::memory().map_err(|source| RunError::Io {
+        self.memory = held::memory().map_err(|source| RunError::Io {
             what: "the host's memory, /proc/meminfo".to_owned(),
             source,
         })?;

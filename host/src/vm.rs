@@ -12,8 +12,9 @@ use justitia_api::escape::plain;
 use justitia_guest_protocol::memory::{Cached, State, Tenants};
 
 use crate::channel::{Agent, Channel, Wrong};
-use crate::discover::{Found, own, resident, runs};
+use crate::discover::{Found, runs};
 use crate::duplicates::{VmDuplicates, look};
+use crate::held::{own, resident};
 use crate::journal::Journal;
 use crate::law::{Order, WITHIN_MS};
 use crate::monitor::{BalloonState, Monitor, MonitorError, STATISTICS_EVERY};

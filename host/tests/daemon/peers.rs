@@ -412,7 +412,7 @@ impl Daemon {
 
     /// What it holds, bytes.
     pub(crate) fn resident(&self) -> u64 {
-        justitia_host::discover::resident(self.child.id()).unwrap()
+        justitia_host::held::resident(self.child.id()).unwrap()
     }
 
     /// Has it read this configuration.

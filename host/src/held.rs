@@ -1,0 +1,103 @@
+//! What processes hold of the host's memory, and what the host has.
+
+/// Of /proc/PID/smaps so much is read, bytes: some 700 a mapping, of which QEMU has hundreds.
+const MAX_SMAPS: u64 = 16 << 20;
+
+/// `MemTotal` without what is set aside for hugepages, and `MemAvailable`, bytes.
+pub(crate) fn memory() -> std::io::Result<(u64, u64)> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    memory_of(&text).ok_or_else(|| {
+        std::io::Error::other("expected MemTotal and MemAvailable in kB, found neither")
+    })
+}
+
+fn memory_of(meminfo: &str) -> Option<(u64, u64)> {
+    let field = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib << 10)
+    };
+    let hugepages = field("Hugetlb:").unwrap_or(0);
+    let total = field("MemTotal:")?.saturating_sub(hugepages);
+    Some((total, field("MemAvailable:")?))
+}
+
+/// The beginning of a file of /proc.
+pub(crate) fn read_at_most(path: &str, most: u64) -> Option<Vec<u8>> {
+    use std::io::Read;
+    let mut content = Vec::new();
+    let file = std::fs::File::open(path).ok()?;
+    file.take(most).read_to_end(&mut content).ok()?;
+    Some(content)
+}
+
+/// What a process holds of the host's memory, bytes.
+#[must_use]
+pub fn resident(pid: u32) -> Option<u64> {
+    let statm = read_at_most(&format!("/proc/{pid}/statm"), 4096)?;
+    let statm = String::from_utf8_lossy(&statm).into_owned();
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * justitia_share::PAGE_SIZE)
+}
+
+/// What a QEMU process holds beside the `ram` bytes of its guest, bytes: device buffers, threads' stacks, the translated code of
+/// an emulated processor. `None` where no mapping has that size (memory in several parts), or /proc cannot be read.
+///
+/// The kernel walks the process's page tables for that: not to be called often.
+#[must_use]
+pub fn own(pid: u32, ram: u64) -> Option<u64> {
+    let smaps = read_at_most(&format!("/proc/{pid}/smaps"), MAX_SMAPS)?;
+    own_of(&String::from_utf8_lossy(&smaps), ram)
+}
+
+fn own_of(smaps: &str, ram: u64) -> Option<u64> {
+    let (mut own, mut is_ram, mut found) = (0_u64, false, false);
+    for line in smaps.lines() {
+        if let Some(size) = mapping(line) {
+            is_ram = size == ram;
+            found |= is_ram;
+        } else if let Some(rss) = line.strip_prefix("Rss:")
+            && !is_ram
+        {
+            let kib: u64 = rss.trim().strip_suffix(" kB")?.parse().ok()?;
+            own = own.saturating_add(kib << 10);
+        }
+    }
+    found.then_some(own)
+}
+
+/// The size of a mapping, from the first line of what /proc/PID/smaps says of it: `7f00-7f40 rw-p ...`.
+fn mapping(line: &str) -> Option<u64> {
+    let (begin, end) = line.split(' ').next()?.split_once('-')?;
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    address(end)?.checked_sub(address(begin)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_aside_for_hugepages_is_no_memory_to_divide() {
+        let text = "MemTotal:  1000 kB\nMemFree:  9 kB\nMemAvailable:  150 kB\n";
+        assert_eq!(memory_of(text), Some((1000 << 10, 150 << 10)));
+        let text = format!("{text}HugePages_Total:  3\nHugetlb:  800 kB\n");
+        assert_eq!(memory_of(&text), Some((200 << 10, 150 << 10)));
+        assert_eq!(memory_of("MemTotal:  1000 kB\n"), None);
+    }
+
+    #[test]
+    fn what_is_not_the_guests_memory_is_qemus_own() {
+        let smaps = "55d0-55e0 r-xp 00000000 08:01 7 /usr/bin/qemu-system-x86_64\nSize: 1 kB\nRss:  12 kB\n\
+                     7f0000000000-7f0040000000 rw-p 00000000 00:00 0 \nRss:            1000000 kB\nPss: 9 kB\n\
+                     7f0050000000-7f0060000000 rwxp 00000000 00:00 0 \nRss:             200000 kB\n";
+        assert_eq!(own_of(smaps, 1 << 30), Some(200_012 << 10));
+        // Its memory is not there in one piece.
+        assert_eq!(own_of(smaps, 2 << 30), None);
+        assert_eq!(
+            own_of("7f0000000000-7f0040000000 x\nRss: much kB\na-0 \n", 1 << 30),
+            Some(0)
+        );
+        assert!(own(std::process::id(), 1).is_none());
+    }
+}
