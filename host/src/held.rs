@@ -2,6 +2,8 @@
 
 /// Of /proc/PID/smaps so much is read, bytes: some 700 a mapping, of which QEMU has hundreds.
 const MAX_SMAPS: u64 = 16 << 20;
+/// Of /proc/PID/status so much, bytes: it has the process's groups.
+const MAX_STATUS: u64 = 1 << 20;
 
 /// `MemTotal` without what is set aside for hugepages, and `MemAvailable`, bytes.
 pub(crate) fn memory() -> std::io::Result<(u64, u64)> {
@@ -12,14 +14,20 @@ pub(crate) fn memory() -> std::io::Result<(u64, u64)> {
 }
 
 fn memory_of(meminfo: &str) -> Option<(u64, u64)> {
-    let field = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib << 10)
-    };
-    let hugepages = field("Hugetlb:").unwrap_or(0);
-    let total = field("MemTotal:")?.saturating_sub(hugepages);
-    Some((total, field("MemAvailable:")?))
+    let hugepages = amount(meminfo, "Hugetlb:").unwrap_or(0);
+    let total = amount(meminfo, "MemTotal:")?.saturating_sub(hugepages);
+    Some((total, amount(meminfo, "MemAvailable:")?))
+}
+
+/// What a file of /proc says of this, bytes.
+fn amount(text: &str, name: &str) -> Option<u64> {
+    in_bytes(text.lines().find_map(|line| line.strip_prefix(name))?)
+}
+
+/// Bytes of `  12 kB`.
+fn in_bytes(kib: &str) -> Option<u64> {
+    let kib: u64 = kib.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1 << 10)
 }
 
 /// The beginning of a file of /proc.
@@ -31,13 +39,17 @@ pub(crate) fn read_at_most(path: &str, most: u64) -> Option<Vec<u8>> {
     Some(content)
 }
 
-/// What a process holds of the host's memory, bytes.
+/// What a process holds of the host's memory, with what of it the host has swapped out, bytes: its guest has not given that back. Of
+/// shared memory (`memory-backend-memfd`) the kernel does not say what is swapped out.
 #[must_use]
 pub fn resident(pid: u32) -> Option<u64> {
-    let statm = read_at_most(&format!("/proc/{pid}/statm"), 4096)?;
-    let statm = String::from_utf8_lossy(&statm).into_owned();
-    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * justitia_share::PAGE_SIZE)
+    let status = read_at_most(&format!("/proc/{pid}/status"), MAX_STATUS)?;
+    resident_of(&String::from_utf8_lossy(&status))
+}
+
+fn resident_of(status: &str) -> Option<u64> {
+    let swapped = amount(status, "VmSwap:").unwrap_or(0);
+    Some(amount(status, "VmRSS:")?.saturating_add(swapped))
 }
 
 /// What a QEMU process holds beside the `ram` bytes of its guest, bytes: device buffers, threads' stacks, the translated code of
@@ -56,11 +68,12 @@ fn own_of(smaps: &str, ram: u64) -> Option<u64> {
         if let Some(size) = mapping(line) {
             is_ram = size == ram;
             found |= is_ram;
-        } else if let Some(rss) = line.strip_prefix("Rss:")
+        } else if let Some(part) = ["Rss:", "Swap:"]
+            .iter()
+            .find_map(|name| line.strip_prefix(name))
             && !is_ram
         {
-            let kib: u64 = rss.trim().strip_suffix(" kB")?.parse().ok()?;
-            own = own.saturating_add(kib << 10);
+            own = own.saturating_add(in_bytes(part)?);
         }
     }
     found.then_some(own)
@@ -87,11 +100,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_swapped_out_is_held() {
+        let status = "Name:\tqemu\nVmHWM:\t  900 kB\nVmRSS:\t  300 kB\nRssAnon:\t  300 kB\nVmSwap:\t  500 kB\n";
+        assert_eq!(resident_of(status), Some(800 << 10));
+        // It ends, and has no memory any more.
+        assert_eq!(resident_of("Name:\tqemu\nState:\tZ (zombie)\n"), None);
+        assert!(resident(std::process::id()).unwrap() > 0);
+    }
+
+    #[test]
     fn what_is_not_the_guests_memory_is_qemus_own() {
         let smaps = "55d0-55e0 r-xp 00000000 08:01 7 /usr/bin/qemu-system-x86_64\nSize: 1 kB\nRss:  12 kB\n\
                      7f0000000000-7f0040000000 rw-p 00000000 00:00 0 \nRss:            1000000 kB\nPss: 9 kB\n\
-                     7f0050000000-7f0060000000 rwxp 00000000 00:00 0 \nRss:             200000 kB\n";
-        assert_eq!(own_of(smaps, 1 << 30), Some(200_012 << 10));
+                     Swap: 7 kB\n\
+                     7f0050000000-7f0060000000 rwxp 00000000 00:00 0 \nRss:             200000 kB\nSwap: 8 kB\nSwapPss: 8 kB\n";
+        assert_eq!(own_of(smaps, 1 << 30), Some(200_020 << 10));
         // Its memory is not there in one piece.
         assert_eq!(own_of(smaps, 2 << 30), None);
         assert_eq!(

@@ -58,7 +58,7 @@ pub struct VmStatus {
     pub minimum: u64,
     /// The memory that its guest has without a balloon of ours.
     pub ram: u64,
-    /// What it holds of the host's memory.
+    /// What it holds of the host's memory, with what of it the host has swapped out.
     pub resident: u64,
     /// Its share by weight if all VMs wanted everything.
     pub share: u64,
