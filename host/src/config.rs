@@ -239,6 +239,7 @@ mod tests {
             channel: None,
             libvirt: false,
             weight: Weight::default(),
+            limit: u64::MAX,
         }
     }
 

@@ -53,6 +53,8 @@ pub struct Found {
     pub libvirt: bool,
     /// Weight of the cgroup.
     pub weight: Weight,
+    /// What its cgroup, or one above, lets it hold (`memory.max`, `memory.high`), bytes; the most that there is without a limit.
+    pub limit: u64,
 }
 
 impl Found {
@@ -112,7 +114,8 @@ pub fn vm(pid: u32) -> Option<Found> {
     let directory = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
     let mut found = parse(Process { pid, start }, &arguments, &directory)?;
     found.uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-    found.weight = cgroup_weight(pid);
+    let groups = cgroups(pid);
+    (found.weight, found.limit) = (weight_of(&groups), limit_of(&groups));
     if found.libvirt {
         // Another process may call itself as a domain is called.
         let directory = Path::new("/run/libvirt/qemu");
@@ -212,6 +215,7 @@ fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Fou
         channel: channel.map(socket),
         libvirt,
         weight: Weight::default(),
+        limit: u64::MAX,
     })
 }
 
@@ -268,23 +272,39 @@ fn amount(text: &str, each: u64) -> Option<u64> {
     size::parse(&format!("{number}{unit}iB"))
 }
 
-/// The weight of the process' cgroup: the first `io.weight` on the way up that is not the default. libvirt and systemd have
-/// groups without a weight below the one that has it.
-fn cgroup_weight(pid: u32) -> Weight {
-    let weight = || {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
-        let root = Path::new("/sys/fs/cgroup");
-        let group = root.join(OsStr::from_bytes(path.as_bytes()));
-        let up = group.ancestors().take_while(|group| *group != root);
-        up.take(4).find_map(|group| {
-            let text = std::fs::read_to_string(group.join("io.weight")).ok()?;
-            let number = text.lines().next()?.strip_prefix("default ")?;
-            let weight = Weight::try_from(number.trim().parse::<u64>().ok()?).ok()?;
-            (weight != Weight::default()).then_some(weight)
-        })
+/// The cgroups of a process, its own first, without the root.
+fn cgroups(pid: u32) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let Some(path) = text.lines().find_map(|line| line.strip_prefix("0::/")) else {
+        return Vec::new();
     };
-    weight().unwrap_or_default()
+    let root = Path::new("/sys/fs/cgroup");
+    let group = root.join(OsStr::from_bytes(path.as_bytes()));
+    let up = group.ancestors().take_while(|group| *group != root);
+    up.map(Path::to_owned).collect()
+}
+
+/// The weight of the first of these cgroups whose `io.weight` is not the default. libvirt and systemd have groups without a weight
+/// below the one that has it.
+fn weight_of(groups: &[PathBuf]) -> Weight {
+    let weight = groups.iter().take(4).find_map(|group| {
+        let text = std::fs::read_to_string(group.join("io.weight")).ok()?;
+        let number = text.lines().next()?.strip_prefix("default ")?;
+        let weight = Weight::try_from(number.trim().parse::<u64>().ok()?).ok()?;
+        (weight != Weight::default()).then_some(weight)
+    });
+    weight.unwrap_or_default()
+}
+
+/// The least of the limits of these cgroups, bytes.
+fn limit_of(groups: &[PathBuf]) -> u64 {
+    let of = |group: &PathBuf| ["memory.max", "memory.high"].map(|file| group.join(file));
+    let limits = groups.iter().flat_map(of).filter_map(|file| {
+        // "max" is none.
+        let text = std::fs::read_to_string(file).ok()?;
+        text.trim().parse::<u64>().ok()
+    });
+    limits.min().unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -406,6 +426,21 @@ mod tests {
                      -chardev socket,id=c,path=/c -device virtserialport,chardev=c,name=org.qemu.guest_agent.0";
         let vm = found(other).unwrap();
         assert!(vm.libvirt && vm.qmp.is_none() && vm.channel.is_none() && vm.ram == 256 << 20);
+    }
+
+    #[test]
+    fn the_least_limit_of_a_cgroup_and_those_above_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let slice = directory.path().join("slice");
+        let scope = slice.join("scope");
+        std::fs::create_dir_all(&scope).unwrap();
+        for (group, max, high) in [(&slice, "max", "5000"), (&scope, "7000", "max")] {
+            std::fs::write(group.join("memory.max"), format!("{max}\n")).unwrap();
+            std::fs::write(group.join("memory.high"), format!("{high}\n")).unwrap();
+        }
+        assert_eq!(limit_of(&[scope.clone(), slice]), 5000);
+        assert_eq!(limit_of(&[scope]), 7000);
+        assert_eq!(limit_of(&[directory.path().to_owned()]), u64::MAX);
     }
 
     #[test]

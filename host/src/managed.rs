@@ -55,13 +55,17 @@ pub(crate) fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
         free: balloon.statistics.map_or(0, |(_, free)| free),
     });
     let balloons = seen.balloon.as_ref().filter(|found| found.deflates_on_oom);
-    let ram = managed.vm.found.ram;
-    let inflated = balloons.map_or(0, |balloon| ram.saturating_sub(balloon.actual));
+    let found = &managed.vm.found;
+    let inflated = balloons.map_or(0, |balloon| found.ram.saturating_sub(balloon.actual));
+    let ram = original.min(found.most_ram);
+    // What QEMU holds itself is within the limit, too.
+    let limit = found.limit.saturating_sub(seen.own.unwrap_or(0));
     LawVm {
         id: id(process),
         weight: managed.weight,
         minimum: managed.minimum,
-        ram: original.min(managed.vm.found.most_ram),
+        ram,
+        most: ram.min(limit),
         resident: seen.resident,
         own: seen.own,
         balloon,

@@ -432,8 +432,9 @@ impl Daemon {
         }
         for found in vms {
             if let Some(managed) = self.vms.get_mut(&found.process) {
-                let (_, weight, minimum) = self.options.config.of(found);
+                let (found, weight, minimum) = self.options.config.of(found);
                 (managed.weight, managed.minimum) = (weight, minimum);
+                managed.vm.found.limit = found.limit;
                 continue;
             }
             if self.vms.len() >= MAX_VMS {

@@ -94,13 +94,13 @@ impl Law {
         let capacity = capacity.saturating_sub(host.headroom.saturating_add(host.over));
         let whole = |vm: &Vm| Demand {
             minimum: vm.minimum,
-            total: vm.ram.max(vm.resident),
+            total: vm.most.max(vm.resident),
             ..Demand::unlimited(vm.weight)
         };
         let shares = divided(capacity, vms.iter().map(whole));
         let wanted = |vm: &Vm| {
             let growth = self.watches[&vm.id].growth(AHEAD_MS);
-            growth.min(vm.ram.saturating_sub(vm.resident))
+            growth.min(vm.most.saturating_sub(vm.resident))
         };
         let wanted: u64 = vms.iter().map(wanted).sum();
         // What guests say they gave does not count once little is left: some may not have given it.
@@ -274,12 +274,12 @@ fn demand(vm: &Vm, watch: &Watch, share: u64, urgent: bool) -> Demand {
         in_use.min(share)
     };
     let total = vm.resident.saturating_add(room);
-    let total = total.min(vm.ram.max(vm.resident));
+    let total = total.min(vm.most.max(vm.resident));
     Demand {
-        minimum: vm.minimum.min(vm.ram),
+        minimum: vm.minimum.min(vm.most),
         in_use,
         working_set: working_set.max(in_use).min(total),
-        total: total.max(vm.minimum.min(vm.ram)),
+        total: total.max(vm.minimum.min(vm.most)),
         ..Demand::unlimited(vm.weight)
     }
 }

@@ -13,6 +13,7 @@ fn vm(id: VmId, resident: u64, in_use: u64, worth: u64) -> Vm {
         weight: Weight::default(),
         minimum: 0,
         ram: 1024 * MIB,
+        most: 1024 * MIB,
         resident: resident * MIB,
         own: None,
         balloon: None,
@@ -321,6 +322,21 @@ fn who_has_refused_is_asked_again_after_a_second_however_urgent_it_is() {
         }
     }
     assert_eq!(times, [0, 1000, 2000]);
+}
+
+/// The kernel would swap it at its cgroup's limit: what it cannot hold is for others.
+#[test]
+fn who_is_limited_has_no_share_beyond_that() {
+    let limited = Vm {
+        most: 500 * MIB,
+        minimum: 600 * MIB,
+        ..vm(1, 400, 50, 0)
+    };
+    let vms = [limited, vm(2, 900, 50, 850)];
+    let plan = decide(&mut Law::default(), 0, 300, &vms);
+    let shares: Vec<u64> = plan.places.iter().map(|of| of.share / MIB).collect();
+    let entitled: Vec<u64> = plan.places.iter().map(|of| of.entitled / MIB).collect();
+    assert_eq!((shares, entitled), (vec![500, 900], vec![500, 900]));
 }
 
 #[test]

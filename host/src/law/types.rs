@@ -40,6 +40,8 @@ pub struct Vm {
     pub minimum: u64,
     /// The memory that its guest has without a balloon.
     pub ram: u64,
+    /// The most that it can hold: that memory, or what its cgroup lets it have, if that is less.
+    pub most: u64,
     /// What it holds of the host's memory.
     pub resident: u64,
     /// What of that QEMU holds itself, where that is known: it is no memory of the guest.

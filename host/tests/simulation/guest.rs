@@ -306,6 +306,7 @@ impl Guest {
             weight: Weight::try_from(self.weight).unwrap(),
             minimum: 0,
             ram: self.ram,
+            most: self.ram,
             resident: self.resident(),
             own: None,
             balloon,
