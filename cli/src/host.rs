@@ -355,6 +355,10 @@ fn limits(vm: &VmStatus) -> Vec<String> {
         let floor = bytes(vm.floor);
         lines.push(format!("a step that hurt showed that it needs {floor}"));
     }
+    if vm.is_pinned {
+        let why = "its memory is in hugepages, locked, or pinned for a device: the host would get nothing of it back, and it is not asked";
+        lines.push(why.to_owned());
+    }
     if vm.distress {
         lines.push("its guest lacks memory: nothing is taken".to_owned());
     }

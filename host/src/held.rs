@@ -39,17 +39,41 @@ pub(crate) fn read_at_most(path: &str, most: u64) -> Option<Vec<u8>> {
     Some(content)
 }
 
-/// What a process holds of the host's memory, with what of it the host has swapped out, bytes: its guest has not given that back. Of
-/// shared memory (`memory-backend-memfd`) the kernel does not say what is swapped out.
-#[must_use]
-pub fn resident(pid: u32) -> Option<u64> {
-    let status = read_at_most(&format!("/proc/{pid}/status"), MAX_STATUS)?;
-    resident_of(&String::from_utf8_lossy(&status))
+/// What a process holds of the host's memory, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Without hugepages, and with what the host has swapped out: its guest has not given that back. Of shared memory
+    /// (`memory-backend-memfd`) the kernel does not say what is swapped out.
+    pub resident: u64,
+    /// What is in hugepages, locked, or pinned for a device: the host gets nothing of it back. Some of it may count twice.
+    pub pinned: u64,
 }
 
-fn resident_of(status: &str) -> Option<u64> {
-    let swapped = amount(status, "VmSwap:").unwrap_or(0);
-    Some(amount(status, "VmRSS:")?.saturating_add(swapped))
+impl Held {
+    /// What this process holds; `None` if it has ended.
+    #[must_use]
+    pub fn by(pid: u32) -> Option<Self> {
+        let status = read_at_most(&format!("/proc/{pid}/status"), MAX_STATUS)?;
+        Self::parse(&String::from_utf8_lossy(&status))
+    }
+
+    fn parse(status: &str) -> Option<Self> {
+        let sum = |names: &[&str]| {
+            let amounts = names.iter().filter_map(|name| amount(status, name));
+            amounts.fold(0, u64::saturating_add)
+        };
+        Some(Self {
+            resident: amount(status, "VmRSS:")?.saturating_add(sum(&["VmSwap:"])),
+            // VFIO counts as locked what it pins, iommufd and vDPA as pinned.
+            pinned: sum(&["HugetlbPages:", "VmLck:", "VmPin:"]),
+        })
+    }
+
+    /// Whether that is most of a guest's memory of so many bytes.
+    #[must_use]
+    pub const fn is_pinned(&self, ram: u64) -> bool {
+        self.pinned > ram / 2
+    }
 }
 
 /// What a QEMU process holds beside the `ram` bytes of its guest, bytes: device buffers, threads' stacks, the translated code of
@@ -102,10 +126,24 @@ mod tests {
     #[test]
     fn what_is_swapped_out_is_held() {
         let status = "Name:\tqemu\nVmHWM:\t  900 kB\nVmRSS:\t  300 kB\nRssAnon:\t  300 kB\nVmSwap:\t  500 kB\n";
-        assert_eq!(resident_of(status), Some(800 << 10));
+        let held = Held::parse(status).unwrap();
+        assert_eq!((held.resident, held.pinned), (800 << 10, 0));
         // It ends, and has no memory any more.
-        assert_eq!(resident_of("Name:\tqemu\nState:\tZ (zombie)\n"), None);
-        assert!(resident(std::process::id()).unwrap() > 0);
+        assert_eq!(Held::parse("Name:\tqemu\nState:\tZ (zombie)\n"), None);
+        assert!(Held::by(std::process::id()).unwrap().resident > 0);
+    }
+
+    #[test]
+    fn hugepages_and_what_is_locked_or_pinned_is_not_given_back() {
+        for name in ["VmLck", "VmPin", "HugetlbPages"] {
+            // A little is locked or pinned for the rings of io_uring, say.
+            for (kib, expected) in [(1 << 20, true), (8 << 10, false)] {
+                let status = format!("VmRSS:\t 900 kB\n{name}:\t {kib} kB\n");
+                let held = Held::parse(&status).unwrap();
+                assert_eq!(held.is_pinned(1 << 30), expected, "{status}");
+                assert_eq!(held.resident, 900 << 10);
+            }
+        }
     }
 
     #[test]

@@ -66,7 +66,8 @@ pub(crate) fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
         minimum: managed.minimum,
         ram,
         most: ram.min(limit),
-        resident: seen.resident,
+        resident: seen.held.resident,
+        is_pinned: seen.held.is_pinned(found.ram),
         own: seen.own,
         balloon,
         guest: seen
@@ -98,6 +99,7 @@ pub(crate) fn vm_status(now: u64, process: Process, managed: &Managed, place: &P
         paused_ms: place.paused_ms,
         heeds: place.heeds,
         distress: place.distress,
+        is_pinned: vm.is_pinned,
         agent: seen.agent.unwrap_or(Agent::None),
         wrong: seen.wrong,
         reported: seen.report.map(|(_, state)| (state.available, state.worth)),

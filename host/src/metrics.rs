@@ -176,6 +176,7 @@ mod tests {
             paused_ms: 0,
             heeds: true,
             distress: true,
+            is_pinned: false,
             agent: Agent::Answers,
             wrong: Wrong {
                 floods: 3,

@@ -283,7 +283,7 @@ impl Daemon {
                 continue;
             };
             let balloons = managed.vm.seen().target.is_some();
-            let excess = managed.vm.seen().resident > place.entitled;
+            let excess = managed.vm.seen().held.resident > place.entitled;
             // What lacks memory, or does not give it, is not only asked: it is looked at.
             managed
                 .vm

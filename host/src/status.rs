@@ -76,6 +76,8 @@ pub struct VmStatus {
     pub heeds: bool,
     /// Its guest lacks memory.
     pub distress: bool,
+    /// Its memory is in hugepages, which are not among what it holds here, or locked, or pinned for a device: it is asked for nothing.
+    pub is_pinned: bool,
     /// Its agent.
     pub agent: Agent,
     /// What was wrong with what its agent said.

@@ -14,7 +14,7 @@ use justitia_guest_protocol::memory::{Cached, State, Tenants};
 use crate::channel::{Agent, Channel, Wrong};
 use crate::discover::{Found, runs};
 use crate::duplicates::{VmDuplicates, look};
-use crate::held::{own, resident};
+use crate::held::{Held, own};
 use crate::journal::Journal;
 use crate::law::{Order, WITHIN_MS};
 use crate::monitor::{BalloonState, Monitor, MonitorError, STATISTICS_EVERY};
@@ -41,7 +41,7 @@ const LOOKED_MS: u64 = 5000;
 pub(crate) struct Seen {
     /// Its process has ended.
     pub(crate) is_gone: bool,
-    pub(crate) resident: u64,
+    pub(crate) held: Held,
     /// What of that QEMU holds itself.
     pub(crate) own: Option<u64>,
     /// What the balloon left before it was changed here.
@@ -120,7 +120,7 @@ impl Vm {
         // One order a tick, which takes as long as a monitor's answer at most: what does not fit is decided anew.
         let (orders, receiver) = sync_channel(2);
         let seen = Arc::new(Mutex::new(Seen {
-            resident: resident(found.process.pid).unwrap_or(0),
+            held: Held::by(found.process.pid).unwrap_or_default(),
             original: restored,
             target: restored,
             ..Seen::default()
@@ -303,8 +303,8 @@ impl Worker {
                 return;
             }
             let pid = self.found.process.pid;
-            let held = resident(pid).unwrap_or(0);
-            lock(&self.seen).resident = held;
+            let held = Held::by(pid).unwrap_or_default();
+            lock(&self.seen).held = held;
             let now = self.common.now();
             if self.own_at <= now {
                 // What was plugged in would count as QEMU's own.

@@ -106,7 +106,7 @@ mod tests {
         let vm = json!({
             "name": name, "pid": 7, "weight": 300, "minimum": 0, "ram": 1024 * MIB, "resident": 800 * MIB, "share": 0,
             "entitled": 700 * MIB, "in_use": 0, "working_set": 0, "floor": 0, "paused_ms": 0, "heeds": true,
-            "distress": false, "agent": "answers", "wrong": justitia_host::channel::Wrong::default(),
+            "distress": false, "is_pinned": false, "agent": "answers", "wrong": justitia_host::channel::Wrong::default(),
             "reported": [0, 90 * MIB], "balloon": [1024 * MIB, 1024 * MIB], "deflates_on_oom": true,
             "monitor_error": null, "asked": 0, "given": 12 * MIB, "decisions": [], "tenants": tenants,
         });

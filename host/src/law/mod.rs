@@ -76,6 +76,9 @@ impl Law {
         for vm in &mut vms {
             let overhead = self.watches[&vm.id].overhead(vm);
             vm.resident = vm.resident.saturating_sub(overhead);
+            if vm.is_pinned {
+                vm.most = vm.resident;
+            }
         }
         let vms = &vms[..];
         let mut plan = self.divide(now, host, vms);
@@ -159,7 +162,7 @@ impl Law {
             let watch = &self.watches[&vm.id];
             let asked = watch.is_asked() || watch.spared(now);
             let decided = decisions.iter().any(|decision| decision.vm == vm.id);
-            !(place.distress || paused || asked || decided)
+            !(vm.is_pinned || place.distress || paused || asked || decided)
         });
         for ((vm, place), (idle, rest)) in order.iter().zip(steps(&order, plan)) {
             let (Some(watch), step) = (self.watches.get_mut(&vm.id), idle + rest) else {
@@ -243,12 +246,13 @@ fn divided(capacity: u64, demands: impl Iterator<Item = Demand>) -> Vec<u64> {
 fn demand(vm: &Vm, watch: &Watch, share: u64, urgent: bool) -> Demand {
     // What the guest's kernel says is not available to programs.
     let used = |balloon: Balloon| Some(balloon.actual.saturating_sub(balloon.available?));
+    let guest = vm.guest.filter(|_| !vm.is_pinned);
     let balloon = vm
         .balloon
-        .filter(|balloon| balloon.deflates_on_oom || vm.guest.is_some());
+        .filter(|balloon| !vm.is_pinned && (balloon.deflates_on_oom || guest.is_some()));
     let witnessed = balloon.and_then(used);
     let room = watch.growth(AHEAD_MS).max(vm.ram / STEP_PART);
-    let (in_use, working_set) = match (vm.guest, witnessed) {
+    let (in_use, working_set) = match (guest, witnessed) {
         (Some(guest), _) => {
             let worth = guest.unreclaimable.saturating_add(guest.worth);
             let worth = worth.max(watch.floor());

@@ -15,6 +15,7 @@ fn vm(id: VmId, resident: u64, in_use: u64, worth: u64) -> Vm {
         ram: 1024 * MIB,
         most: 1024 * MIB,
         resident: resident * MIB,
+        is_pinned: false,
         own: None,
         balloon: None,
         guest: Some(Report {
@@ -322,6 +323,23 @@ fn who_has_refused_is_asked_again_after_a_second_however_urgent_it_is() {
         }
     }
     assert_eq!(times, [0, 1000, 2000]);
+}
+
+/// In hugepages it holds nothing of what is divided; locked, or with a device, nothing of it can be had.
+#[test]
+fn what_is_pinned_is_not_asked_for_and_takes_no_more_than_it_is() {
+    for (held, available) in [(0, 150), (0, 10), (900, 150), (900, 10)] {
+        let pinned = Vm {
+            is_pinned: true,
+            balloon: balloon(900),
+            ..vm(1, held, 50, 0)
+        };
+        let vms = [pinned, vm(2, 600, 50, 0)];
+        let plan = decide(&mut Law::default(), 0, available, &vms);
+        let asked: Vec<VmId> = plan.decisions.iter().map(|of| of.vm).collect();
+        assert_eq!(asked, [2], "{plan:?}");
+        assert_eq!(plan.places[0].entitled, held * MIB, "{plan:?}");
+    }
 }
 
 /// The kernel would swap it at its cgroup's limit: what it cannot hold is for others.

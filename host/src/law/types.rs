@@ -44,7 +44,10 @@ pub struct Vm {
     pub most: u64,
     /// What it holds of the host's memory.
     pub resident: u64,
-    /// What of that QEMU holds itself, where that is known: it is no memory of the guest.
+    /// The host gets nothing of its memory back, whatever its guest gives: that is in hugepages, which are not among what it holds here, or
+    /// locked, or pinned for a device.
+    pub is_pinned: bool,
+    /// What QEMU holds itself of what it holds, where that is known: it is no memory of the guest.
     pub own: Option<u64>,
     /// Its balloon, if it has one that can be asked.
     pub balloon: Option<Balloon>,

@@ -13,6 +13,7 @@ use justitia_guest_protocol::memory::{
     encode,
 };
 use justitia_host::duplicates::VmDuplicates;
+use justitia_host::held::Held;
 use justitia_host::monitor::Monitor;
 use justitia_host::socket::Socket;
 use justitia_host::status::{Status, VmStatus, ask, ask_duplicates, ask_with_tenants};
@@ -412,7 +413,7 @@ impl Daemon {
 
     /// What it holds, bytes.
     pub(crate) fn resident(&self) -> u64 {
-        justitia_host::held::resident(self.child.id()).unwrap()
+        Held::by(self.child.id()).unwrap().resident
     }
 
     /// Has it read this configuration.

@@ -308,6 +308,7 @@ impl Guest {
             ram: self.ram,
             most: self.ram,
             resident: self.resident(),
+            is_pinned: false,
             own: None,
             balloon,
             guest: self.report(now),
