@@ -1,10 +1,11 @@
 //! The channel to a guest's agent: one request at a time of each kind, and nothing believed that cannot be.
 
 use std::io::{ErrorKind, Read, Write};
+use std::mem::discriminant;
 use std::os::unix::net::UnixStream;
 
 use justitia_guest_protocol::memory::{
-    Answer, Body, Cached, Lines, Reclaimed, Request, State, Tenants, encode,
+    Answer, Body, Cached, ErrorText, Lines, Reclaimed, Request, State, Tenants, encode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -60,23 +61,36 @@ pub enum Agent {
     Ignored,
 }
 
+/// A request that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    id: u64,
+    what: What,
+    /// It is waited for until then.
+    until: u64,
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    State,
+    /// So many bytes back.
+    Reclaim(u64),
+    Cached,
+    Tenants,
+}
+
 /// A connected channel.
 #[derive(Debug)]
 pub struct Channel {
     stream: UnixStream,
     lines: Lines,
     next_id: u64,
-    /// The request for the state that is not answered, and when it was sent.
-    asked_state: Option<(u64, u64)>,
-    /// The request to reclaim: its id, bytes, and until when it is waited for.
-    asked_reclaim: Option<(u64, u64, u64)>,
-    /// The request for what it caches: its id, and until when it is waited for.
-    asked_cached: Option<(u64, u64)>,
-    /// What came of that, or why nothing did.
+    /// One of each kind at most.
+    asked: Vec<Asked>,
+    /// What it caches, or why it does not say, once it was asked.
     cached: Option<Result<Cached, String>>,
-    /// The request for its tenants: its id, and until when it is waited for.
-    asked_tenants: Option<(u64, u64)>,
-    /// What it answered, and when.
+    /// Its tenants, and when it told them.
     tenants: Option<(u64, Tenants)>,
     /// They are not asked for before.
     tenants_from: u64,
@@ -103,11 +117,8 @@ impl Channel {
             stream,
             lines: Lines::new(),
             next_id: first_id,
-            asked_state: None,
-            asked_reclaim: None,
-            asked_cached: None,
+            asked: Vec::new(),
             cached: None,
-            asked_tenants: None,
             tenants: None,
             tenants_from: 0,
             last_ask: None,
@@ -156,27 +167,13 @@ impl Channel {
     /// If the channel is closed.
     pub fn turn(&mut self, now: u64, ram: u64) -> std::io::Result<Option<Reclaimed>> {
         let answer = self.read(now, ram)?;
-        if self.asked_state.is_some_and(|(_, at)| at + SILENT_MS < now) {
-            self.asked_state = None;
-            self.owed = (self.owed + 1).min(MOST_OWED);
-        }
-        if self.asked_reclaim.is_some_and(|(.., until)| until < now) {
-            self.asked_reclaim = None;
-        }
-        if self.asked_cached.is_some_and(|(_, until)| until < now) {
-            self.asked_cached = None;
-            self.cached = Some(Err("its agent has not answered within 10 s".to_owned()));
-        }
-        if self.asked_tenants.is_some_and(|(_, until)| until < now) {
-            self.untold(now, UNTOLD_MS);
-        }
+        self.give_up(now);
         let due = self.last_ask.is_none_or(|at| at + ASK_EVERY_MS <= now);
-        if due && self.asked_state.is_none() && now >= self.ignored_until {
-            let id = self.id();
-            if self.send(&Request::State { id })? {
-                self.asked_state = Some((id, now));
-                self.last_ask = Some(now);
-            }
+        if due
+            && now >= self.ignored_until
+            && self.ask(now, What::State, |id| Request::State { id })?
+        {
+            self.last_ask = Some(now);
         }
         Ok(answer)
     }
@@ -186,20 +183,14 @@ impl Channel {
     /// # Errors
     /// If the channel is closed.
     pub fn reclaim(&mut self, now: u64, bytes: u64, within_ms: u32) -> std::io::Result<bool> {
-        if self.asked_reclaim.is_some() || self.agent(now) != Agent::Answers {
+        if self.agent(now) != Agent::Answers {
             return Ok(false);
         }
-        let id = self.id();
-        let request = Request::Reclaim {
+        self.ask(now, What::Reclaim(bytes), |id| Request::Reclaim {
             id,
             bytes,
             within_ms,
-        };
-        let sent = self.send(&request)?;
-        if sent {
-            self.asked_reclaim = Some((id, bytes, now + SILENT_MS));
-        }
-        Ok(sent)
+        })
     }
 
     /// Asks which blocks it caches. Says whether it was asked: not while another such request is not answered.
@@ -207,16 +198,14 @@ impl Channel {
     /// # Errors
     /// If the channel is closed.
     pub fn ask_cached(&mut self, now: u64, seed: u64) -> std::io::Result<bool> {
-        if self.asked_cached.is_some() || self.agent(now) != Agent::Answers {
+        if self.agent(now) != Agent::Answers {
             return Ok(false);
         }
-        let id = self.id();
-        let sent = self.send(&Request::Cached { id, seed })?;
-        if sent {
+        let asked = self.ask(now, What::Cached, |id| Request::Cached { id, seed })?;
+        if asked {
             self.cached = None;
-            self.asked_cached = Some((id, now + SILENT_MS));
         }
-        Ok(sent)
+        Ok(asked)
     }
 
     /// What came of [`Channel::ask_cached`], once: which blocks it caches, or why it does not say.
@@ -229,15 +218,10 @@ impl Channel {
     /// # Errors
     /// If the channel is closed.
     pub fn ask_tenants(&mut self, now: u64) -> std::io::Result<()> {
-        if self.asked_tenants.is_some()
-            || now < self.tenants_from
-            || self.agent(now) != Agent::Answers
-        {
+        if now < self.tenants_from || self.agent(now) != Agent::Answers {
             return Ok(());
         }
-        let id = self.id();
-        if self.send(&Request::Tenants { id })? {
-            self.asked_tenants = Some((id, now + SILENT_MS));
+        if self.ask(now, What::Tenants, |id| Request::Tenants { id })? {
             self.tenants_from = now + TENANTS_EVERY_MS;
         }
         Ok(())
@@ -253,19 +237,53 @@ impl Channel {
     /// Whether it was asked for its tenants, and may answer yet.
     #[must_use]
     pub fn may_tell_tenants(&self, now: u64) -> bool {
-        self.asked_tenants.is_some() && self.agent(now) == Agent::Answers
+        self.is_asked(What::Tenants) && self.agent(now) == Agent::Answers
     }
 
     /// It tells no tenants, and is not asked for a while.
     fn untold(&mut self, now: u64, wait: u64) {
-        self.asked_tenants = None;
         self.tenants = None;
         self.tenants_from = now + wait;
     }
 
-    const fn id(&mut self) -> u64 {
+    /// Whether a request of this kind is not answered yet.
+    fn is_asked(&self, what: What) -> bool {
+        let kind = discriminant(&what);
+        self.asked.iter().any(|one| discriminant(&one.what) == kind)
+    }
+
+    /// Sends a request, unless one of its kind is not answered yet. Says whether it was sent.
+    fn ask(
+        &mut self,
+        now: u64,
+        what: What,
+        request: impl FnOnce(u64) -> Request,
+    ) -> std::io::Result<bool> {
+        if self.is_asked(what) {
+            return Ok(false);
+        }
         self.next_id += 1;
-        self.next_id
+        let id = self.next_id;
+        let sent = self.send(&request(id))?;
+        if sent {
+            let until = now + SILENT_MS;
+            self.asked.push(Asked { id, what, until });
+        }
+        Ok(sent)
+    }
+
+    /// Waits no longer for what is late.
+    fn give_up(&mut self, now: u64) {
+        while let Some(index) = self.asked.iter().position(|one| one.until < now) {
+            match self.asked.swap_remove(index).what {
+                What::State => self.owed = (self.owed + 1).min(MOST_OWED),
+                What::Reclaim(_) => {}
+                What::Cached => {
+                    self.cached = Some(Err("its agent has not answered within 10 s".to_owned()));
+                }
+                What::Tenants => self.untold(now, UNTOLD_MS),
+            }
+        }
     }
 
     /// Whether all of it was taken. A guest that reads nothing has its buffer full.
@@ -327,82 +345,64 @@ impl Channel {
             self.wrong.malformed += 1;
             return None;
         };
-        if self.asked_tenants.is_some_and(|(id, _)| id == answer.id) {
-            self.heard_tenants(now, ram, answer.body);
+        let Some(index) = self.asked.iter().position(|one| one.id == answer.id) else {
+            self.wrong.unasked += 1;
             return None;
-        }
-        let to_state = self.asked_state.is_some_and(|(id, _)| id == answer.id);
-        let to_reclaim = self.asked_reclaim.filter(|(id, ..)| *id == answer.id);
-        let to_cached = self.asked_cached.is_some_and(|(id, _)| id == answer.id);
-        match answer.body {
-            Body::State(state) if to_state => {
-                self.asked_state = None;
-                if plausible(&state, ram) {
-                    self.last_answer = now;
-                    self.state = Some((now, state));
-                } else {
-                    self.wrong.impossible += 1;
-                    self.ignored_until = now + IGNORED_MS;
-                    self.state = None;
-                }
-                None
-            }
-            Body::Reclaimed(reclaimed) if to_reclaim.is_some() => {
-                self.asked_reclaim = None;
+        };
+        let asked = self.asked.swap_remove(index);
+        match (asked.what, answer.body) {
+            (What::State, Body::State(state)) => self.heard_state(now, ram, state),
+            (What::Reclaim(most), Body::Reclaimed(reclaimed)) => {
                 self.last_answer = now;
-                let most = to_reclaim.map_or(0, |(_, bytes, _)| bytes);
-                Some(Reclaimed {
-                    bytes: reclaimed.bytes.min(most),
-                    ..reclaimed
-                })
+                let bytes = reclaimed.bytes.min(most);
+                return Some(Reclaimed { bytes, ..reclaimed });
             }
-            Body::Cached(cached) if to_cached => {
-                self.asked_cached = None;
+            (What::Cached, Body::Cached(cached)) => {
                 self.last_answer = now;
                 self.cached = Some(Ok(cached));
-                None
             }
-            Body::Error(text) if to_cached => {
-                self.wrong.errors += 1;
-                self.asked_cached = None;
-                self.cached = Some(Err(format!("its agent answers: {text}")));
-                None
-            }
-            Body::Error(_) if to_state || to_reclaim.is_some() => {
-                self.wrong.errors += 1;
-                if to_state {
-                    self.asked_state = None;
-                }
-                to_reclaim.map(|_| {
-                    self.asked_reclaim = None;
-                    Reclaimed { bytes: 0, free: 0 }
-                })
-            }
+            (What::Tenants, Body::Tenants(tenants)) => self.heard_tenants(now, ram, tenants),
+            (what, Body::Error(text)) => return self.refused(now, what, &text),
             _ => {
                 self.wrong.unasked += 1;
-                None
+                self.asked.push(asked);
             }
+        }
+        None
+    }
+
+    fn heard_state(&mut self, now: u64, ram: u64, state: State) {
+        if plausible(&state, ram) {
+            self.last_answer = now;
+            self.state = Some((now, state));
+        } else {
+            self.wrong.impossible += 1;
+            self.ignored_until = now + IGNORED_MS;
+            self.state = None;
         }
     }
 
-    /// An answer to the request for its tenants. It says nothing of the state: who answers this alone is silent.
-    fn heard_tenants(&mut self, now: u64, ram: u64, body: Body) {
+    /// It says nothing of the state: who tells its tenants alone is silent.
+    fn heard_tenants(&mut self, now: u64, ram: u64, tenants: Tenants) {
         let most = ram.saturating_add(TOLERANCE);
-        match body {
-            Body::Tenants(tenants) if tenants.list().iter().all(|of| of.file <= most) => {
-                self.asked_tenants = None;
-                self.tenants = Some((now, tenants));
-            }
-            Body::Tenants(_) => {
-                self.wrong.impossible += 1;
-                self.untold(now, IGNORED_MS);
-            }
-            Body::Error(_) => {
-                self.wrong.errors += 1;
-                self.untold(now, UNTOLD_MS);
-            }
-            _ => self.wrong.unasked += 1,
+        if tenants.list().iter().all(|of| of.file <= most) {
+            self.tenants = Some((now, tenants));
+        } else {
+            self.wrong.impossible += 1;
+            self.untold(now, IGNORED_MS);
         }
+    }
+
+    /// An error. Who refuses to reclaim gives nothing.
+    fn refused(&mut self, now: u64, what: What, text: &ErrorText) -> Option<Reclaimed> {
+        self.wrong.errors += 1;
+        match what {
+            What::State => {}
+            What::Reclaim(_) => return Some(Reclaimed { bytes: 0, free: 0 }),
+            What::Cached => self.cached = Some(Err(format!("its agent answers: {text}"))),
+            What::Tenants => self.untold(now, UNTOLD_MS),
+        }
+        None
     }
 }
 
