@@ -110,11 +110,17 @@ impl Entry {
 
     fn restore(&self) -> Result<(), MonitorError> {
         let mut session = self.monitor.session()?;
-        // One that leaves more than it did is its operator's, or memory was plugged in.
-        if let Some(balloon) = self.balloon
-            && session.actual()? <= balloon
-        {
-            session.set_balloon(balloon)?;
+        if let Some(balloon) = self.balloon {
+            let is_raised = match session.actual() {
+                // Its operator has raised it, or memory was plugged in.
+                Ok(actual) => actual > balloon,
+                // The guest says how much is in it: it may say more than there is.
+                Err(MonitorError::Foreign { .. }) => false,
+                Err(error) => return Err(error),
+            };
+            if !is_raised {
+                session.set_balloon(balloon)?;
+            }
         }
         // Another one's value stays.
         if let Some((device, interval)) = &self.statistics
@@ -496,7 +502,7 @@ mod tests {
 
     #[test]
     fn a_balloon_that_was_raised_beyond_what_it_was_stays() {
-        for (actual, is_set) in [(5, true), (7, true), (9, false)] {
+        for (actual, is_set) in [(5, true), (7, true), (9, false), (-4096, true)] {
             let (outcome, told) = restored(format!("{{\"return\":{{\"actual\":{actual}}}}}"));
             assert!(matches!(outcome, Outcome::Restored), "{outcome:?}");
             let set = told.iter().any(|command| command == "balloon");
