@@ -132,14 +132,21 @@ impl Monitor {
     /// Connects.
     ///
     /// # Errors
-    /// If nothing listens, or another client has it.
+    /// If nothing listens, or another client has it; if `virsh` would take the name of the domain for another one's ID or UUID.
     pub fn session(&self) -> Result<Session, MonitorError> {
-        match self {
-            Self::Libvirt(domain) => Ok(Session {
-                name: format!("of libvirt's domain {}", plain(domain)),
-                link: Link::Libvirt(domain.clone()),
-            }),
-            Self::Socket(socket) => Session::connect(socket),
+        let domain = match self {
+            Self::Libvirt(domain) => domain,
+            Self::Socket(socket) => return Session::connect(socket),
+        };
+        let session = Session {
+            name: format!("of libvirt's domain {}", plain(domain)),
+            link: Link::Libvirt(domain.clone()),
+        };
+        match is_only_a_name(domain) {
+            true => Ok(session),
+            false => Err(session.io(std::io::Error::other(
+                "expected a name that virsh takes neither for an ID nor for a UUID: rename the domain (`virsh domrename`)",
+            ))),
         }
     }
 
@@ -398,6 +405,17 @@ fn left(until: Instant) -> Duration {
     left.max(Duration::from_millis(1))
 }
 
+/// Whether `virsh` can only mean the domain of this name: it looks first for one with this ID, then with this UUID
+/// (`virshLookupDomainInternal` in libvirt's tools/virsh-util.c).
+fn is_only_a_name(domain: &str) -> bool {
+    let is_id = domain.trim().parse::<i64>().is_ok();
+    let is_uuid = || {
+        let may_be = |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b'-' | b' ');
+        domain.len() == 36 && domain.bytes().all(may_be)
+    };
+    !is_id && !is_uuid()
+}
+
 /// The beginning of what the other side says, safe for a log.
 fn short(text: &str) -> String {
     plain(&text.chars().take(200).collect::<String>())
@@ -500,6 +518,21 @@ impl<P: Read + AsFd> Output<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_domain_is_taken_for_another_one() {
+        for (name, expected) in [
+            ("web-7", true),
+            ("7a", true),
+            ("7", false),
+            (" 7", false),
+            ("+7", false),
+            ("6695eb01-f6a4-8304-79aa-97f2502e193f", false),
+        ] {
+            let session = Monitor::Libvirt(name.to_owned()).session();
+            assert_eq!(session.is_ok(), expected, "{name}");
+        }
+    }
 
     #[test]
     fn statistics_are_young_and_whole() {
