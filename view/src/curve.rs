@@ -1,6 +1,6 @@
 //! A tenant's miss-ratio curve, for people and for machines.
 
-use crate::table::{Column, table};
+use crate::table::table;
 use justitia_api::units::{bytes, percent, rate};
 use justitia_api::{CurveStatus, TenantStatus};
 use justitia_share::num::to_f64;
@@ -127,12 +127,7 @@ impl Drawing<'_> {
     /// What it misses, and reads from the disk, at half, the same and twice the size that it has.
     #[must_use]
     pub fn table(&self) -> String {
-        let columns = [
-            Column::Text(""),
-            Column::Number("SIZE"),
-            Column::Number("MISSES"),
-            Column::Number("BLOCKS READ"),
-        ];
+        let columns = "|>SIZE|>MISSES|>BLOCKS READ";
         let sizes = [
             ("half", self.usage / 2),
             ("now", self.usage),
@@ -147,7 +142,7 @@ impl Drawing<'_> {
                 format!("{}/s", rate(misses * self.curve.accesses * self.block)),
             ]
         });
-        table(&columns, rows)
+        table(columns, rows)
     }
 
     /// The largest size that is shown: a little more than anything that matters.

@@ -7,37 +7,35 @@ use justitia_api::escape::plain;
 use justitia_api::units::bytes;
 use ratatui::text::Span;
 
-/// How a column is aligned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Column<'a> {
-    /// A name or words.
-    Text(&'a str),
-    /// A number.
-    Number(&'a str),
-}
-
 /// An amount of bytes, or `-` where it is not known.
 #[must_use]
 pub fn known(amount: Option<u64>) -> String {
     amount.map_or_else(|| "-".to_owned(), bytes)
 }
 
-/// A table without lines, a row a line. Control characters in cells are escaped, so that nothing in them reaches the
-/// terminal.
+/// A table without lines, a row a line. `heads` names the columns, with `|` between them and `>` before those of numbers,
+/// which stand to the right. Control characters in cells are escaped, so that nothing in them reaches the terminal.
 #[must_use]
-pub fn table(columns: &[Column<'_>], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub fn table(heads: &str, rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    drawn(&heads.split('|').collect::<Vec<_>>(), rows)
+}
+
+/// The name of a column, without the mark of numbers.
+fn name(head: &str) -> &str {
+    head.trim_start_matches('>')
+}
+
+fn drawn(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(columns.iter().map(|column| match column {
-        Column::Text(name) | Column::Number(name) => *name,
-    }));
+    table.set_header(heads.iter().map(|head| name(head)));
     for row in rows {
         table.add_row(row.iter().map(|cell| plain(cell)));
     }
-    for (column, drawn) in columns.iter().zip(table.column_iter_mut()) {
-        drawn.set_padding((0, 1));
-        if matches!(column, Column::Number(_)) {
-            drawn.set_cell_alignment(CellAlignment::Right);
+    for (head, column) in heads.iter().zip(table.column_iter_mut()) {
+        column.set_padding((0, 1));
+        if head.starts_with('>') {
+            column.set_cell_alignment(CellAlignment::Right);
         }
     }
     let lines = table.lines();
@@ -61,11 +59,11 @@ fn width(text: &str) -> usize {
 const LEAST: usize = 20;
 const LEAST_LAST: usize = 10;
 
-/// A table that is at most `most` columns wide: of the columns those with the highest rank are left out until it fits, and
+/// As [`table`], but at most `most` columns wide: of the columns those with the highest rank are left out until it fits, and
 /// then the first one, a name, and the last one are shortened. Rank 0 is never left out.
 #[must_use]
 pub fn fitted(
-    ranked: &[(Column<'_>, u8)],
+    ranked: &[(&str, u8)],
     rows: impl IntoIterator<Item = Vec<String>>,
     most: usize,
 ) -> String {
@@ -73,10 +71,7 @@ pub fn fitted(
         .into_iter()
         .map(|row| row.iter().map(|cell| plain(cell)).collect())
         .collect();
-    let name = |column: &Column<'_>| match column {
-        Column::Text(name) | Column::Number(name) => width(name),
-    };
-    let mut widths: Vec<usize> = ranked.iter().map(|(column, _)| name(column)).collect();
+    let mut widths: Vec<usize> = ranked.iter().map(|(head, _)| width(name(head))).collect();
     for row in &rows {
         for (most, cell) in widths.iter_mut().zip(row) {
             *most = (*most).max(width(cell));
@@ -105,7 +100,7 @@ pub fn fitted(
         shown[at] = least(at, widths[at]) + more;
         left -= more;
     }
-    let columns: Vec<Column<'_>> = kept.iter().map(|at| ranked[*at].0).collect();
+    let heads: Vec<&str> = kept.iter().map(|at| ranked[*at].0).collect();
     let cut = |row: Vec<String>| {
         let of = |at: &usize| {
             row.get(*at)
@@ -113,7 +108,7 @@ pub fn fitted(
         };
         kept.iter().map(of).collect()
     };
-    table(&columns, rows.into_iter().map(cut))
+    drawn(&heads, rows.into_iter().map(cut))
 }
 
 /// At most `most` columns of a text, with its end, which tells more of a path than its middle.
@@ -152,11 +147,7 @@ mod tests {
     fn numbers_stand_to_the_right_and_columns_below_each_other() {
         let rows = [["a", "1", "on"], ["long.service", "12345", ""]];
         let text = table(
-            &[
-                Column::Text("NAME"),
-                Column::Number("SIZE"),
-                Column::Text("STATE"),
-            ],
+            "NAME|>SIZE|STATE",
             rows.map(|row| row.map(str::to_owned).to_vec()),
         );
         let expected = "NAME          SIZE STATE\n\
@@ -168,11 +159,11 @@ mod tests {
     #[test]
     fn a_table_fits_and_uses_what_there_is() {
         let columns = [
-            (Column::Text("TENANT"), 0),
-            (Column::Number("WEIGHT"), 0),
-            (Column::Number("RARE"), 2),
-            (Column::Number("OFTEN"), 1),
-            (Column::Text("STATE"), 0),
+            ("TENANT", 0),
+            (">WEIGHT", 0),
+            (">RARE", 2),
+            (">OFTEN", 1),
+            ("STATE", 0),
         ];
         let rows = [
             [
@@ -213,7 +204,7 @@ mod tests {
 
     #[test]
     fn cells_cannot_control_a_terminal() {
-        let text = table(&[Column::Text("NAME")], [vec!["\x1b[2J\n".to_owned()]]);
+        let text = table("NAME", [vec!["\x1b[2J\n".to_owned()]]);
         assert_eq!(text, "NAME\n\\u{1b}[2J\\n\n");
     }
 }

@@ -6,7 +6,7 @@ use justitia_api::{EstimateBasis, Status, TenantStatus};
 use justitia_share::{Demand, Tree, Weight, entitlements};
 use serde::Serialize;
 
-use crate::table::{Column, table};
+use crate::table::table;
 use justitia_api::units::{bytes, percent, rate};
 
 /// One that misses no more than this part of its accesses has in its cache what it uses.
@@ -150,16 +150,8 @@ pub fn text(status: &Status, index: usize, change: Change, forecasts: &[Forecast
         ),
         Change::Size(size) => format!("{name} with {} of page cache:\n\n", bytes(size)),
     };
-    let columns = [
-        Column::Text("TENANT"),
-        Column::Number("CACHE"),
-        Column::Number("THEN"),
-        Column::Number("MISSES"),
-        Column::Number("THEN"),
-        Column::Number("DISK READS"),
-        Column::Number("THEN"),
-    ];
-    out += &table(&columns, forecasts.iter().map(row));
+    let columns = "TENANT|>CACHE|>THEN|>MISSES|>THEN|>DISK READS|>THEN";
+    out += &table(columns, forecasts.iter().map(row));
     let unknown = forecasts.iter().any(|f| f.misses.is_none());
     let _ = writeln!(
         out,

@@ -3,8 +3,7 @@
 use justitia_api::escape::plain_lines;
 use justitia_api::{Status, TenantStatus, WeightSource, display_name, units};
 
-use justitia_view::table::Column::{Number, Text};
-use justitia_view::table::{Column, fitted, known};
+use justitia_view::table::{fitted, known};
 
 /// How the status is shown.
 #[derive(Clone, Copy, Debug)]
@@ -50,22 +49,22 @@ fn summary(status: &Status) -> String {
 }
 
 /// The columns, and how soon each is left out where there is no room: the highest first.
-const COLUMNS: [(Column<'_>, u8); 15] = [
-    (Text("TENANT"), 0),
-    (Text("IMAGE"), 6),
-    (Number("WEIGHT"), 0),
-    (Text("FROM"), 1),
-    (Number("CACHE"), 0),
-    (Number("WSS"), 3),
-    (Number("ENTITLED"), 0),
-    (Number("EXCESS"), 5),
-    (Number("PROTECTED"), 8),
-    (Number("RECLAIMED"), 8),
-    (Number("READ/s"), 2),
-    (Number("WRITE/s"), 2),
-    (Number("HIT%"), 4),
-    (Number("PV"), 7),
-    (Text("STATE"), 0),
+const COLUMNS: [(&str, u8); 15] = [
+    ("TENANT", 0),
+    ("IMAGE", 6),
+    (">WEIGHT", 0),
+    ("FROM", 1),
+    (">CACHE", 0),
+    (">WSS", 3),
+    (">ENTITLED", 0),
+    (">EXCESS", 5),
+    (">PROTECTED", 8),
+    (">RECLAIMED", 8),
+    (">READ/s", 2),
+    (">WRITE/s", 2),
+    (">HIT%", 4),
+    (">PV", 7),
+    ("STATE", 0),
 ];
 
 fn tenants(status: &Status, layout: Layout) -> String {

@@ -4,7 +4,7 @@ use super::client::send;
 use clap::Args;
 use justitia_cache::serve::ControlRequest;
 use justitia_common::command::{flat, out};
-use justitia_view::table::{Column, known, table};
+use justitia_view::table::{known, table};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -36,15 +36,7 @@ fn shown(listed: &Value) -> String {
             .to_owned();
     }
     let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
-    let columns = [
-        Column::Text("VM"),
-        Column::Text("DISK"),
-        Column::Number("SIZE"),
-        Column::Text("MODE"),
-        Column::Text("IMAGE"),
-        // Last: why a disk is not served may be long.
-        Column::Text("STATE"),
-    ];
+    let columns = "VM|DISK|>SIZE|MODE|IMAGE|STATE";
     let rows = disks.iter().map(|disk| {
         let state = match (&disk["unserved"], disk["read_only"] == true) {
             (Value::String(why), _) => format!("not served: {why}"),
@@ -59,6 +51,6 @@ fn shown(listed: &Value) -> String {
         let addresses = disk["addresses"].as_array().into_iter().flatten();
         addresses.map(|address| vec![text(&disk["name"]), text(address)])
     });
-    let where_ = [Column::Text("DISK"), Column::Text("ADDRESS")];
-    format!("{}\n{}", table(&columns, rows), table(&where_, addresses))
+    let where_ = "DISK|ADDRESS";
+    format!("{}\n{}", table(columns, rows), table(where_, addresses))
 }

@@ -9,7 +9,7 @@ use justitia_cache::Verdict;
 use justitia_cache::serve::ControlRequest;
 use justitia_common::command::{flat, out};
 use justitia_share::num::to_f64;
-use justitia_view::table::{Column, table};
+use justitia_view::table::table;
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -85,13 +85,7 @@ pub(super) fn each<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Va
 }
 
 fn stores(stats: &Value) -> String {
-    let columns = [
-        Column::Text("STORE"),
-        Column::Number("SIZE"),
-        Column::Number("USED"),
-        Column::Number("METADATA"),
-        Column::Text("STATE"),
-    ];
+    let columns = "STORE|>SIZE|>USED|>METADATA|STATE";
     let rows = each(&stats["cache"], "stores").map(|store| {
         let failed = store["failed"].as_str();
         let state = match store["stalled_ms"].as_u64() {
@@ -109,30 +103,16 @@ fn stores(stats: &Value) -> String {
             failed.map_or(state, |why| format!("failed: {why}")),
         ]
     });
-    table(&columns, rows)
+    table(columns, rows)
 }
 
 fn pools(stats: &Value) -> String {
-    let columns = [
-        Column::Text("VM/POOL"),
-        Column::Number("WEIGHT"),
-        Column::Number("MEMORY"),
-        Column::Number("ENTITLED"),
-        Column::Number("SSD"),
-        Column::Number("ENTITLED"),
-        Column::Number("HIT%"),
-        Column::Number("DISK READ"),
-        Column::Number("INSERTED"),
-        Column::Number("DROPPED"),
-        Column::Number("EVICTED"),
-        Column::Text("POLICY"),
-        Column::Text("SSD ADMITS"),
-    ];
+    let columns = "VM/POOL|>WEIGHT|>MEMORY|>ENTITLED|>SSD|>ENTITLED|>HIT%|>DISK READ|>INSERTED|>DROPPED|>EVICTED|POLICY|SSD ADMITS";
     let rows = each(&stats["cache"], "vms").flat_map(|vm| {
         let pools = each(vm, "pools").map(|pool| pool_row(vm, pool));
         std::iter::once(vm_row(vm)).chain(pools)
     });
-    table(&columns, rows)
+    table(columns, rows)
 }
 
 /// What its pools hold together, and what it is entitled to.
@@ -224,16 +204,7 @@ fn hit_percent(gets: u64, hits: u64) -> String {
 }
 
 fn disks(stats: &Value) -> String {
-    let columns = [
-        Column::Text("DISK"),
-        Column::Number("READS"),
-        Column::Number("READ"),
-        Column::Number("INLINE"),
-        Column::Number("WRITES"),
-        Column::Number("WRITTEN"),
-        Column::Number("ERRORS"),
-        Column::Text("STATE"),
-    ];
+    let columns = "DISK|>READS|>READ|>INLINE|>WRITES|>WRITTEN|>ERRORS|STATE";
     let rows = each(stats, "exports").map(|disk| {
         vec![
             text(disk, "name"),
@@ -255,20 +226,14 @@ fn disks(stats: &Value) -> String {
         row.push(format!("not served: {}", text(disk, "why")));
         row
     });
-    table(&columns, rows.chain(unserved))
+    table(columns, rows.chain(unserved))
 }
 
 /// What guests put: a row a VM, with the blocks by what became of them.
 fn ports(stats: &Value) -> String {
-    let headings = Verdict::ALL.map(|verdict| verdict.name().replace('_', " ").to_uppercase());
-    let first = [
-        Column::Text("VM'S PORT"),
-        Column::Number("MESSAGES"),
-        Column::Number("MALFORMED"),
-        Column::Number("REMEMBERED"),
-    ];
-    let verdicts = headings.iter().map(|heading| Column::Number(heading));
-    let columns: Vec<Column<'_>> = first.into_iter().chain(verdicts).collect();
+    let verdicts = Verdict::ALL.map(|verdict| format!("|>{}", verdict.name().replace('_', " ")));
+    let columns =
+        "VM'S PORT|>MESSAGES|>MALFORMED|>REMEMBERED".to_owned() + &verdicts.concat().to_uppercase();
     let rows = each(stats, "ports").map(|port| {
         let first = [
             text(port, "vm"),

@@ -8,7 +8,7 @@ use justitia_api::units::bytes;
 use justitia_cache::serve::ControlRequest;
 use justitia_common::command::flat;
 use justitia_share::num::{to_f64, to_u64};
-use justitia_view::table::{Column, table};
+use justitia_view::table::table;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -82,16 +82,7 @@ fn page(before: &Value, now: &Value, passed: Duration) -> String {
 }
 
 fn pools(before: &Value, now: &Value, seconds: f64) -> String {
-    let columns = [
-        Column::Text("VM/POOL"),
-        Column::Number("MEMORY"),
-        Column::Number("SSD"),
-        Column::Number("BLOCKS/s"),
-        Column::Number("HIT%"),
-        Column::Number("DISK/s"),
-        Column::Number("WAIT"),
-        Column::Number("EVICTED/s"),
-    ];
+    let columns = "VM/POOL|>MEMORY|>SSD|>BLOCKS/s|>HIT%|>DISK/s|>WAIT|>EVICTED/s";
     let (before, now) = (&before["cache"], &now["cache"]);
     let rows = each(now, "vms").flat_map(|vm| {
         let old = named(before, "vms", &vm["name"]);
@@ -104,7 +95,7 @@ fn pools(before: &Value, now: &Value, seconds: f64) -> String {
         });
         std::iter::once(of_all).chain(of_each).collect::<Vec<_>>()
     });
-    table(&columns, rows)
+    table(columns, rows)
 }
 
 /// What these pools of a VM do together.
@@ -130,14 +121,7 @@ fn pool_row(name: String, old: &Value, pools: &[&Value], seconds: f64) -> Vec<St
 }
 
 fn disks(before: &Value, now: &Value, seconds: f64) -> String {
-    let columns = [
-        Column::Text("DISK"),
-        Column::Number("READS/s"),
-        Column::Number("READ/s"),
-        Column::Number("WRITES/s"),
-        Column::Number("WRITTEN/s"),
-        Column::Number("ERRORS"),
-    ];
+    let columns = "DISK|>READS/s|>READ/s|>WRITES/s|>WRITTEN/s|>ERRORS";
     let rows = each(now, "exports").map(|disk| {
         let pairs = vec![(named(before, "exports", &disk["name"]), disk)];
         let since = Since { pairs, seconds };
@@ -150,7 +134,7 @@ fn disks(before: &Value, now: &Value, seconds: f64) -> String {
             count(disk, "errors").to_string(),
         ]
     });
-    table(&columns, rows)
+    table(columns, rows)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use justitia_cache::StoreKind;
 use justitia_cache::serve::{ControlRequest, Size};
 use justitia_share::Weight;
 use justitia_view::curve::Drawing;
-use justitia_view::table::{Column, table};
+use justitia_view::table::table;
 use justitia_view::whatif::{Change, Forecast, whatif as forecast};
 use serde::Serialize;
 
@@ -193,18 +193,8 @@ fn text(
         ),
         Change::Size(size) => format!("{name} with {} of {store}:\n\n", bytes(size)),
     };
-    let columns = [
-        Column::Text("VM/POOL"),
-        Column::Number("SIZE"),
-        Column::Number("THEN"),
-        Column::Number("HITS"),
-        Column::Number("THEN"),
-        Column::Number("MISSES"),
-        Column::Number("THEN"),
-        Column::Number("DISK READS"),
-        Column::Number("THEN"),
-    ];
-    let mut out = changed + &table(&columns, found.iter().map(row));
+    let columns = "VM/POOL|>SIZE|>THEN|>HITS|>THEN|>MISSES|>THEN|>DISK READS|>THEN";
+    let mut out = changed + &table(columns, found.iter().map(row));
     out += "\nSIZE is what each is entitled to and takes up, HITS the part of its gets, as it reads lately.\n";
     if found.iter().any(|pool| pool.hit_ratio.is_none()) {
         out += "- : it has no curve: it has read little so far.\n";

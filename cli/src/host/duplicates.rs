@@ -3,18 +3,11 @@
 use justitia_api::escape::plain_lines;
 use justitia_api::units::bytes;
 use justitia_host::duplicates::{DiskDuplicates, Duplicates, VmDuplicates};
-use justitia_view::table::{Column, known, table};
+use justitia_view::table::{known, table};
 
 /// A table, and what is missing in it.
 pub(super) fn text(found: &Duplicates) -> String {
-    let columns = [
-        Column::Text("VM"),
-        Column::Text("IMAGE"),
-        Column::Number("HOST"),
-        Column::Number("GUEST"),
-        Column::Number("BOTH"),
-        Column::Number("SHARE"),
-    ];
+    let columns = "VM|IMAGE|>HOST|>GUEST|>BOTH|>SHARE";
     let disks = || {
         let vms = found.vms.iter();
         vms.flat_map(|vm| vm.disks.iter().map(move |disk| (vm, disk)))
@@ -38,7 +31,7 @@ pub(super) fn text(found: &Duplicates) -> String {
         .map(|note| note + "\n")
         .collect();
     let gap = if notes.is_empty() { "" } else { "\n" };
-    plain_lines(&format!("{}{gap}{notes}", table(&columns, rows)))
+    plain_lines(&format!("{}{gap}{notes}", table(columns, rows)))
 }
 
 /// What is not known of a VM, or what its guest caches beyond the table.

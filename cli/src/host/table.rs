@@ -3,20 +3,19 @@
 use justitia_api::units::bytes;
 use justitia_host::channel::Agent;
 use justitia_host::status::{Status, VmStatus};
-use justitia_view::table::Column::{self, Number, Text};
 use justitia_view::table::{fitted, known};
 
 /// The columns, and how soon each is left out where there is no room: the highest first.
-const COLUMNS: [(Column<'_>, u8); 9] = [
-    (Text("VM"), 0),
-    (Number("WEIGHT"), 0),
-    (Number("MEMORY"), 2),
-    (Number("HELD"), 0),
-    (Number("ENTITLED"), 0),
-    (Number("WORTH"), 1),
-    (Number("BALLOON"), 1),
-    (Number("GIVEN"), 3),
-    (Text("AGENT"), 0),
+const COLUMNS: [(&str, u8); 9] = [
+    ("VM", 0),
+    (">WEIGHT", 0),
+    (">MEMORY", 2),
+    (">HELD", 0),
+    (">ENTITLED", 0),
+    (">WORTH", 1),
+    (">BALLOON", 1),
+    (">GIVEN", 3),
+    ("AGENT", 0),
 ];
 
 /// Tenants of a guest that are shown: those that hold most.

@@ -10,7 +10,7 @@ use justitia_cache::{CacheError, Weight};
 use justitia_cache_lab::{bench as process, served};
 
 use justitia_common::command::{flat, out};
-use justitia_view::table::{Column, table};
+use justitia_view::table::table;
 
 /// Measure the cache on this machine: in this process, over NBD beside nbdkit and qemu-nbd, and over vhost-user beside
 /// qemu-storage-daemon.
@@ -69,14 +69,7 @@ pub(crate) fn bench(args: &Bench) -> anyhow::Result<()> {
 
 /// A table for each load.
 fn print(report: &served::Report) {
-    let columns = [
-        Column::Text("SERVER"),
-        Column::Number("REQUESTS/S"),
-        Column::Number("LOW"),
-        Column::Number("HIGH"),
-        Column::Number("JUSTITIA : SERVER"),
-        Column::Number("CPU US/REQUEST"),
-    ];
+    let columns = "SERVER|>REQUESTS/S|>LOW|>HIGH|>JUSTITIA : SERVER|>CPU US/REQUEST";
     for section in report.sections() {
         out::line(format!("\n{}", section.title()));
         let rows = section.rows().map(|server| {
@@ -91,21 +84,13 @@ fn print(report: &served::Report) {
                     .map_or_else(|| "-".to_owned(), |cost| cost.to_string()),
             ]
         });
-        out::print(table(&columns, rows));
+        out::print(table(columns, rows));
     }
 }
 
 fn hybrid(args: &Bench) -> Result<(), CacheError> {
     out::line("\nhybrid pools: 4 KiB reads/s, one thread, twice as many blocks as memory has");
-    let columns = [
-        Column::Text("PATTERN"),
-        Column::Number("DISK, ms"),
-        Column::Number("MEMORY"),
-        Column::Number("SSD"),
-        Column::Number("HYBRID"),
-        Column::Number("GAIN"),
-        Column::Number("MOVES"),
-    ];
+    let columns = "PATTERN|>DISK, ms|>MEMORY|>SSD|>HYBRID|>GAIN|>MOVES";
     let delays = [100, 1000, 8000].map(Duration::from_micros);
     let time = Duration::from_millis(400);
     let found = process::hybrid(&args.directory, &delays, args.runs, time)?;
@@ -120,7 +105,7 @@ fn hybrid(args: &Bench) -> Result<(), CacheError> {
             format!("{:.3}", found.moves),
         ]
     });
-    out::print(table(&columns, rows));
+    out::print(table(columns, rows));
     Ok(())
 }
 
@@ -131,7 +116,7 @@ fn in_process(args: &Bench) -> Result<(), CacheError> {
     out::line(process::puts(1 << 16, args.runs)?);
     out::line("\nthreads with a pool each: the cache's own locks against one lock, operations/s");
     let time = Duration::from_millis(300);
-    let columns = ["THREADS", "OWN LOCKS", "ONE LOCK", "RATIO"].map(Column::Number);
+    let columns = ">THREADS|>OWN LOCKS|>ONE LOCK|>RATIO";
     let found = process::contention(&[1, 2, 4, 8, 16], time, args.runs)?;
     let rows = found.iter().map(|found| {
         vec![
@@ -141,10 +126,10 @@ fn in_process(args: &Bench) -> Result<(), CacheError> {
             found.ratio.to_string(),
         ]
     });
-    out::print(table(&columns, rows));
+    out::print(table(columns, rows));
     out::line("\noccupancy of four saturating pools");
     let weights = [100, 200, 400, 800].map(|w| Weight::try_from(w).unwrap_or_default());
-    let columns = ["WEIGHT", "ENTITLED", "HELD", "FARTHEST"].map(Column::Number);
+    let columns = ">WEIGHT|>ENTITLED|>HELD|>FARTHEST";
     let pools = process::occupancy(&weights, 256 << 20)?.pools;
     let rows = pools.iter().map(|pool| {
         vec![
@@ -154,6 +139,6 @@ fn in_process(args: &Bench) -> Result<(), CacheError> {
             bytes(pool.farthest),
         ]
     });
-    out::print(table(&columns, rows));
+    out::print(table(columns, rows));
     Ok(())
 }
