@@ -4,7 +4,7 @@
 pub use crate::block::{BLOCK_BYTES, len, touching};
 pub use crate::port::{Port, PutTarget};
 pub use crate::store::{BlocksRead, Device, FileDevice, Foreign, Overdue};
-pub use crate::testing::{Random, Zipf, front_end};
+pub use crate::testing::{NullDisk, Random, Zipf, front_end};
 
 use crate::disk::CachedDisk;
 use crate::ids::PoolId;

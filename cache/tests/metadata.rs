@@ -28,6 +28,7 @@ static ALLOCATOR: Counting = Counting;
 #[cfg(test)]
 mod tests {
     use super::BYTES;
+    use justitia_cache::lab::NullDisk;
     use justitia_cache::{
         BLOCK_SIZE, Cache, CacheConfig, CachedDisk, Mode, Policy, PoolSpec, RamDisk, SsdConfig,
         StoreKind, Weight,
@@ -47,33 +48,9 @@ mod tests {
         let vm = cache.add_vm("vm", Weight::default(), policy).unwrap();
         let pool = cache.create_pool(vm, "container", spec).unwrap();
         let id = cache.add_disk(vm, "disk").unwrap();
-        let backing = Arc::new(Sparse);
+        let backing = Arc::new(NullDisk(1 << 50));
         let disk = CachedDisk::new(backing, cache.clone(), id, Mode::Exclusive).unwrap();
         Backed { cache, disk, pool }
-    }
-
-    struct Sparse;
-
-    impl justitia_cache::BlockDevice for Sparse {
-        fn size(&self) -> u64 {
-            1 << 50
-        }
-        fn read_at(&self, buf: &mut [u8], _off: u64) -> std::io::Result<()> {
-            buf.fill(0);
-            Ok(())
-        }
-        fn write_at(&self, _buf: &[u8], _off: u64, _fua: bool) -> std::io::Result<()> {
-            Ok(())
-        }
-        fn flush(&self) -> std::io::Result<()> {
-            Ok(())
-        }
-        fn discard(&self, _off: u64, _len: u64) -> std::io::Result<()> {
-            Ok(())
-        }
-        fn write_zeroes(&self, _: u64, _: u64, _: bool, _: bool) -> std::io::Result<()> {
-            Ok(())
-        }
     }
 
     /// Bytes of the allocator that the whole cache takes once its store is full, a block. One test, because the

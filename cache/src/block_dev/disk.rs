@@ -55,17 +55,25 @@ pub trait BlockDevice: Send + Sync {
     /// What the backing store reports.
     fn flush(&self) -> io::Result<()>;
 
-    /// Tells that the content is no longer needed. Reads return anything until it is written again.
+    /// Tells that the content is no longer needed. Reads return anything until it is written again. By default nothing is
+    /// done.
     ///
     /// # Errors
     /// What the backing store reports.
-    fn discard(&self, off: u64, len: u64) -> io::Result<()>;
+    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
+        check_range(self.size(), off, len)
+    }
 
-    /// Writes zeroes; with `may_unmap` the space may be given back to the file system.
+    /// Writes zeroes; with `may_unmap` the space may be given back to the file system. By default they are written as any
+    /// other content.
     ///
     /// # Errors
     /// What the backing store reports.
-    fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()>;
+    fn write_zeroes(&self, off: u64, len: u64, fua: bool, _may_unmap: bool) -> io::Result<()> {
+        check_range(self.size(), off, len)?;
+        let count = usize::try_from(len).map_err(io::Error::other)?;
+        self.write_at(&vec![0; count], off, fua)
+    }
 
     /// As [`write_zeroes`](Self::write_zeroes), but only if that takes less than to write them.
     ///

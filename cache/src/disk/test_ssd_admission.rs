@@ -44,12 +44,6 @@ impl BlockDevice for TimedDisk {
     fn flush(&self) -> io::Result<()> {
         self.0.flush()
     }
-    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
-        self.0.discard(off, len)
-    }
-    fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
-        self.0.write_zeroes(off, len, fua, may_unmap)
-    }
 }
 
 struct TimedSsd(FaultSsd);

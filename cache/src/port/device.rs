@@ -185,10 +185,6 @@ impl BlockDevice for Port {
         Ok(())
     }
 
-    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
-        check_range(self.size(), off, len)
-    }
-
     fn write_zeroes(&self, off: u64, len: u64, _fua: bool, _may_unmap: bool) -> io::Result<()> {
         check_range(self.size(), off, len)
     }

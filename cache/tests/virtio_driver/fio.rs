@@ -113,14 +113,6 @@ impl BlockDevice for Driver {
         self.run(Op::Flush, 0, Vec::new());
         Ok(())
     }
-
-    fn discard(&self, _off: u64, _len: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn write_zeroes(&self, _off: u64, _len: u64, _fua: bool, _unmap: bool) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
 }
 
 #[test]

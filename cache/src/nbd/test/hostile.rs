@@ -2,14 +2,14 @@
 
 use super::client::Client;
 use super::live::rig;
-use crate::block_dev::{BlockDevice, check_range};
 use crate::cache::Cache;
 use crate::config::{CacheConfig, Mode, Policy};
 use crate::disk::CachedDisk;
 use crate::frontend::{Backend, IoLimits, Volume};
 use crate::nbd::{Export, Limits, Server};
+use crate::testing::NullDisk;
 use justitia_share::Weight;
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -258,31 +258,6 @@ fn sockets_lie_where_no_other_user_can_put_one() {
     }
 }
 
-/// A disk of 4 PiB of zeroes.
-struct Vast;
-
-impl BlockDevice for Vast {
-    fn size(&self) -> u64 {
-        1 << 52
-    }
-    fn read_at(&self, buf: &mut [u8], _: u64) -> io::Result<()> {
-        buf.fill(0);
-        Ok(())
-    }
-    fn write_at(&self, _: &[u8], _: u64, _: bool) -> io::Result<()> {
-        Ok(())
-    }
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
-        check_range(self.size(), off, len)
-    }
-    fn write_zeroes(&self, off: u64, len: u64, _: bool, _: bool) -> io::Result<()> {
-        check_range(self.size(), off, len)
-    }
-}
-
 #[test]
 fn huge_trims_over_nothing_cached_hold_up_nobody() {
     // As many blocks in the cache as a sweep would look through each time.
@@ -299,7 +274,7 @@ fn huge_trims_over_nothing_cached_hold_up_nobody() {
         let weight = Weight::default();
         let vm = cache.add_vm(name, weight, Policy::default()).unwrap();
         let id = cache.add_disk(vm, name).unwrap();
-        let vast = Arc::new(Vast);
+        let vast = Arc::new(NullDisk(1 << 52));
         let cached = CachedDisk::new(vast, Arc::clone(&cache), id, Mode::Inclusive).unwrap();
         let volume = Volume::new(name, Backend::Cached(cached));
         server.add(Export::new(volume, ""));

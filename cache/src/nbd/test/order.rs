@@ -60,12 +60,6 @@ impl BlockDevice for Slow {
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }
-    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
-        self.ram.discard(off, len)
-    }
-    fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
-        self.ram.write_zeroes(off, len, fua, may_unmap)
-    }
 }
 
 struct Rig {

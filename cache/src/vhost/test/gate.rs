@@ -70,10 +70,4 @@ impl BlockDevice for Gate {
     fn flush(&self) -> io::Result<()> {
         self.disk.flush()
     }
-    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
-        self.disk.discard(off, len)
-    }
-    fn write_zeroes(&self, off: u64, len: u64, fua: bool, may_unmap: bool) -> io::Result<()> {
-        self.disk.write_zeroes(off, len, fua, may_unmap)
-    }
 }

@@ -1,8 +1,7 @@
 //! Do threads get in each other's way? The cache's own locks against one around everything.
 
-use super::null_disk::NullDisk;
 use super::spread::{Spread, rate};
-use justitia_cache::lab::{BLOCK_BYTES, Random};
+use justitia_cache::lab::{BLOCK_BYTES, NullDisk, Random};
 use justitia_cache::{
     BLOCK_SIZE, Cache, CacheConfig, CacheError, CachedDisk, Mode, Policy, PoolId,
 };

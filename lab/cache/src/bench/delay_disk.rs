@@ -58,10 +58,4 @@ impl BlockDevice for DelayDisk {
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }
-    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-    fn write_zeroes(&self, _: u64, _: u64, _: bool, _: bool) -> io::Result<()> {
-        Ok(())
-    }
 }

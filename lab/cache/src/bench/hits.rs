@@ -1,8 +1,7 @@
 //! How fast are hits, and do many pools slow them down?
 
-use super::null_disk::NullDisk;
 use super::spread::{Spread, rate};
-use justitia_cache::lab::{BLOCK_BYTES, Random};
+use justitia_cache::lab::{BLOCK_BYTES, NullDisk, Random};
 use justitia_cache::{BLOCK_SIZE, Cache, CacheConfig, CacheError, CachedDisk, Mode, Policy};
 use justitia_share::Weight;
 use serde::Serialize;

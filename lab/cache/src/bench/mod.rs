@@ -7,7 +7,6 @@ mod contention;
 mod delay_disk;
 mod hits;
 mod hybrid;
-mod null_disk;
 mod occupancy;
 mod puts;
 mod spread;

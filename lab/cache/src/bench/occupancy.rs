@@ -1,7 +1,6 @@
 //! Does a pool hold what it is entitled to, when all want more?
 
-use super::null_disk::NullDisk;
-use justitia_cache::lab::{BLOCK_BYTES, Random};
+use justitia_cache::lab::{BLOCK_BYTES, NullDisk, Random};
 use justitia_cache::{
     BLOCK_SIZE, Cache, CacheConfig, CacheError, CachedDisk, Mode, Policy, PoolSpec, StoreKind,
 };

@@ -1,9 +1,8 @@
 //! What a put costs beside a plain copy of 4 KiB.
 
-use super::null_disk::NullDisk;
 use super::spread::{Spread, rate};
 use justitia_cache::frontend::Vm;
-use justitia_cache::lab::{BLOCK_BYTES, Port};
+use justitia_cache::lab::{BLOCK_BYTES, NullDisk, Port};
 use justitia_cache::{
     BLOCK_SIZE, BlockDevice, Cache, CacheConfig, CacheError, CachedDisk, Mode, Policy, PoolId,
 };

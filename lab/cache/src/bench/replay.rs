@@ -1,7 +1,6 @@
 //! Hit ratios of the policies, by replaying accesses through the cache.
 
-use super::null_disk::NullDisk;
-use justitia_cache::lab::{BLOCK_BYTES, Random, Zipf};
+use justitia_cache::lab::{BLOCK_BYTES, NullDisk, Random, Zipf};
 use justitia_cache::{
     BLOCK_SIZE, BlockDevice, Cache, CacheConfig, CacheError, CachedDisk, Mode, Policy,
 };

@@ -87,12 +87,4 @@ impl BlockDevice for Backing {
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }
-
-    fn discard(&self, off: u64, len: u64) -> io::Result<()> {
-        check_range(self.size(), off, len)
-    }
-
-    fn write_zeroes(&self, off: u64, len: u64, _: bool, _: bool) -> io::Result<()> {
-        check_range(self.size(), off, len)
-    }
 }
