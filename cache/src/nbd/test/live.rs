@@ -24,6 +24,8 @@ pub(crate) struct Puppet {
     pub stuck: AtomicBool,
     /// Reads that have begun to wait.
     pub waited: AtomicU64,
+    /// Flushes wait while this is locked.
+    pub shut: Mutex<()>,
     pub flushes: AtomicU64,
     pub panics: AtomicBool,
 }
@@ -35,6 +37,7 @@ impl Puppet {
             error: Mutex::default(),
             stuck: AtomicBool::new(false),
             waited: AtomicU64::new(0),
+            shut: Mutex::default(),
             flushes: AtomicU64::new(0),
             panics: AtomicBool::new(false),
         })
@@ -71,6 +74,7 @@ impl BlockDevice for Puppet {
     }
     fn flush(&self) -> io::Result<()> {
         self.mood()?;
+        drop(self.shut.lock());
         self.flushes.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
