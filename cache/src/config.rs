@@ -157,14 +157,22 @@ pub struct CacheConfig {
     pub ssd: Option<SsdConfig>,
 }
 
-impl Default for CacheConfig {
-    /// 256 MiB of memory, and no SSD.
-    fn default() -> Self {
+impl CacheConfig {
+    /// So many bytes of memory, and no SSD.
+    #[must_use]
+    pub const fn of_memory(memory_bytes: u64) -> Self {
         Self {
-            memory_bytes: 256 << 20,
+            memory_bytes,
             memory_limit: None,
             ssd: None,
         }
+    }
+}
+
+impl Default for CacheConfig {
+    /// 256 MiB of memory, and no SSD.
+    fn default() -> Self {
+        Self::of_memory(256 << 20)
     }
 }
 

@@ -63,10 +63,7 @@ mod tests {
         drop(RamDisk::new(1));
         for policy in [Policy::Fifo, Policy::Ghost, Policy::Sieve, Policy::S3Fifo] {
             let before = BYTES.load(Ordering::Relaxed);
-            let config = CacheConfig {
-                memory_bytes: bytes,
-                ..CacheConfig::default()
-            };
+            let config = CacheConfig::of_memory(bytes);
             let b = backed(config, PoolSpec::default(), policy);
             for block in 0..BLOCKS * 2 {
                 assert!(b.disk.fill(b.pool, block, &[3; BLOCK_SIZE]));

@@ -274,11 +274,7 @@ mod tests {
 
     #[test]
     fn blocks_of_a_pool_that_is_being_destroyed_move_when_the_store_shrinks() {
-        let cache = Cache::new(CacheConfig {
-            memory_bytes: 2048 * BLOCK_BYTES,
-            ..CacheConfig::default()
-        })
-        .unwrap();
+        let cache = Cache::new(CacheConfig::of_memory(2048 * BLOCK_BYTES)).unwrap();
         let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
         let disk = cache.add_disk(vm, "disk").unwrap();
         let disk = cache.attach(disk).unwrap().0;

@@ -398,11 +398,7 @@ mod tests {
 
     /// A cache with an SSD store of 16 MiB that only [`Cache::write_ssd`] writes to, and in it a pool of this many blocks.
     fn filled(blocks: u64) -> (Arc<Cache>, FaultSsd, PoolHandle) {
-        let cache = Cache::new(CacheConfig {
-            memory_bytes: 64 << 12,
-            ..CacheConfig::default()
-        })
-        .unwrap();
+        let cache = Cache::new(CacheConfig::of_memory(64 << 12)).unwrap();
         let device = FaultSsd::new();
         cache
             .start_ssd(Box::new(device.clone()), 16 << 20, 0)

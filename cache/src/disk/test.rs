@@ -15,11 +15,7 @@ use justitia_share::Weight;
 use std::sync::Arc;
 
 fn disk(mode: Mode) -> (Arc<Cache>, CachedDisk, PoolId) {
-    let cache = Cache::new(CacheConfig {
-        memory_bytes: 64 * BLOCK_BYTES,
-        ..CacheConfig::default()
-    })
-    .unwrap();
+    let cache = Cache::new(CacheConfig::of_memory(64 * BLOCK_BYTES)).unwrap();
     let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
     let pool = cache.default_pool(vm).unwrap();
     let id = cache.add_disk(vm, "disk").unwrap();

@@ -28,11 +28,7 @@ impl Rig {
     }
 
     fn with_ssd(policy: Policy, mode: Mode, spec: PoolSpec, blocks: u64) -> Self {
-        let cache = Cache::new(CacheConfig {
-            memory_bytes: MEMORY * BLOCK_BYTES,
-            ..CacheConfig::default()
-        })
-        .unwrap();
+        let cache = Cache::new(CacheConfig::of_memory(MEMORY * BLOCK_BYTES)).unwrap();
         let ssd = FaultSsd::new();
         let bytes = blocks * BLOCK_BYTES;
         ssd.grow(bytes).unwrap();

@@ -46,11 +46,7 @@ fn guest(cache: &Arc<Cache>, mode: Mode, tracked: bool) -> Guest {
 }
 
 fn cache() -> Arc<Cache> {
-    Cache::new(CacheConfig {
-        memory_bytes: 64 * BLOCK_BYTES,
-        ..CacheConfig::default()
-    })
-    .unwrap()
+    Cache::new(CacheConfig::of_memory(64 * BLOCK_BYTES)).unwrap()
 }
 
 fn alone(mode: Mode) -> Guest {

@@ -88,11 +88,7 @@ fn content(block: u64) -> Block {
 impl Rig {
     /// A VM for each delay of a disk, us.
     fn new(mode: Mode, spec: PoolSpec, delays: &[u64]) -> Self {
-        let cache = Cache::new(CacheConfig {
-            memory_bytes: BLOCKS / 4 * BLOCK_BYTES,
-            ..CacheConfig::default()
-        })
-        .unwrap();
+        let cache = Cache::new(CacheConfig::of_memory(BLOCKS / 4 * BLOCK_BYTES)).unwrap();
         let bytes = 8 * BLOCKS * BLOCK_BYTES;
         let ssd = TimedSsd(FaultSsd::new());
         ssd.grow(bytes).unwrap();

@@ -159,11 +159,7 @@ fn offer(port: &Port, written: &Written, guest: u64, count: u64) -> (u64, u64) {
 
 /// A disk that is written, and a port to it for each guest.
 fn machines() -> (Arc<Cache>, Written, Vec<Port>) {
-    let cache = Cache::new(CacheConfig {
-        memory_bytes: 2 * BLOCKS * BLOCK_BYTES,
-        ..CacheConfig::default()
-    })
-    .unwrap();
+    let cache = Cache::new(CacheConfig::of_memory(2 * BLOCKS * BLOCK_BYTES)).unwrap();
     let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo).unwrap();
     cache.track_residency(vm, 1 << 20).unwrap();
     let id = cache.add_disk(vm, "disk").unwrap();

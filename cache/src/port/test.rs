@@ -33,11 +33,7 @@ pub(super) fn cache() -> Arc<Cache> {
 }
 
 pub(super) fn cache_of(blocks: u64) -> Arc<Cache> {
-    Cache::new(CacheConfig {
-        memory_bytes: blocks * BLOCK_BYTES,
-        ..CacheConfig::default()
-    })
-    .unwrap()
+    Cache::new(CacheConfig::of_memory(blocks * BLOCK_BYTES)).unwrap()
 }
 
 pub(super) fn guest(cache: &Arc<Cache>, name: &str, ssd: bool) -> Guest {

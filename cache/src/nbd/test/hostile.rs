@@ -264,11 +264,7 @@ fn huge_trims_over_nothing_cached_hold_up_nobody() {
     const BLOCKS: u64 = 16_384;
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
-    let cache = Cache::new(CacheConfig {
-        memory_bytes: (BLOCKS + 64) * 4096,
-        ..CacheConfig::default()
-    })
-    .unwrap();
+    let cache = Cache::new(CacheConfig::of_memory((BLOCKS + 64) * 4096)).unwrap();
     let server = Server::new(Limits::default(), None).unwrap();
     for name in ["hostile", "other"] {
         let weight = Weight::default();

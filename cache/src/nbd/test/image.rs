@@ -30,11 +30,7 @@ impl Rig {
         let path = dir.path().join("image");
         std::fs::write(&path, content).unwrap();
         let raw = Arc::new(RawImage::open(&path, OpenOptions::default()).unwrap());
-        let cache = Cache::new(CacheConfig {
-            memory_bytes: 64 << 10,
-            ..CacheConfig::default()
-        })
-        .unwrap();
+        let cache = Cache::new(CacheConfig::of_memory(64 << 10)).unwrap();
         let vm = cache
             .add_vm("vm", Weight::default(), Policy::default())
             .unwrap();

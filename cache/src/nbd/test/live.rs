@@ -104,11 +104,7 @@ fn rig_of(limits: Limits, size: usize) -> Rig {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let disk = Puppet::new(size);
-    let cache = Cache::new(CacheConfig {
-        memory_bytes: 8 << 20,
-        ..CacheConfig::default()
-    })
-    .unwrap();
+    let cache = Cache::new(CacheConfig::of_memory(8 << 20)).unwrap();
     let vm = cache
         .add_vm("vm", Weight::default(), Policy::default())
         .unwrap();

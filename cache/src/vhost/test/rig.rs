@@ -39,11 +39,7 @@ impl Rig {
             ..OpenOptions::default()
         };
         let raw = Arc::new(RawImage::open(&image, options).unwrap());
-        let cache = Cache::new(CacheConfig {
-            memory_bytes: SIZE / 4,
-            ..CacheConfig::default()
-        })
-        .unwrap();
+        let cache = Cache::new(CacheConfig::of_memory(SIZE / 4)).unwrap();
         let vm = cache
             .add_vm("vm", Weight::default(), Policy::default())
             .unwrap();

@@ -106,10 +106,7 @@ pub fn contention(
 ) -> Result<Vec<Contention>, CacheError> {
     let most = threads.iter().copied().max().unwrap_or(1);
     let slots = (u64::try_from(most).unwrap_or(1)) * (2 * BLOCKS + 128);
-    let cache = Cache::new(CacheConfig {
-        memory_bytes: slots * BLOCK_BYTES,
-        ..CacheConfig::default()
-    })?;
+    let cache = Cache::new(CacheConfig::of_memory(slots * BLOCK_BYTES))?;
     let tenants: Vec<_> = (0..most)
         .map(|n| Tenant::new(&cache, n))
         .collect::<Result<_, _>>()?;

@@ -52,11 +52,9 @@ struct Full {
 impl Full {
     fn new(pools: u64, blocks: u64, mode: Mode) -> Result<Self, CacheError> {
         let blocks_each = blocks / pools;
-        let cache = Cache::new(CacheConfig {
-            // Pools keep some slots spare.
-            memory_bytes: (blocks + pools * 32) * BLOCK_BYTES,
-            ..CacheConfig::default()
-        })?;
+        // Pools keep some slots spare.
+        let memory = (blocks + pools * 32) * BLOCK_BYTES;
+        let cache = Cache::new(CacheConfig::of_memory(memory))?;
         let mut disks = Vec::new();
         let mut ids = Vec::new();
         for n in 0..pools {

@@ -36,10 +36,7 @@ pub struct Occupancy {
 /// # Errors
 /// When the memory cannot be had.
 pub fn occupancy(weights: &[Weight], bytes: u64) -> Result<Occupancy, CacheError> {
-    let cache = Cache::new(CacheConfig {
-        memory_bytes: bytes,
-        ..CacheConfig::default()
-    })?;
+    let cache = Cache::new(CacheConfig::of_memory(bytes))?;
     let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo)?;
     let id = cache.add_disk(vm, "disk")?;
     let backing = Arc::new(NullDisk(1 << 50));

@@ -78,11 +78,8 @@ impl Bench {
         let each = u64::try_from(MAX_BLOCKS).unwrap_or(31);
         let messages = blocks / each;
         let bytes = messages * each * BLOCK_BYTES;
-        let cache = Cache::new(CacheConfig {
-            // All fits, with the slots that a pool keeps spare.
-            memory_bytes: bytes + (1 << 20),
-            ..CacheConfig::default()
-        })?;
+        // All fits, with the slots that a pool keeps spare.
+        let cache = Cache::new(CacheConfig::of_memory(bytes + (1 << 20)))?;
         let vm = cache.add_vm("vm", Weight::default(), Policy::Fifo)?;
         let disk = |name| {
             let id = cache.add_disk(vm, name)?;

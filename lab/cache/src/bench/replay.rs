@@ -104,10 +104,7 @@ impl Replayed {
 }
 
 fn disk(policy: Policy, blocks: u64, mode: Mode) -> Result<(Arc<Cache>, CachedDisk), CacheError> {
-    let cache = Cache::new(CacheConfig {
-        memory_bytes: blocks * BLOCK_BYTES,
-        ..CacheConfig::default()
-    })?;
+    let cache = Cache::new(CacheConfig::of_memory(blocks * BLOCK_BYTES))?;
     let vm = cache.add_vm("vm", Weight::default(), policy)?;
     let id = cache.add_disk(vm, "disk")?;
     let backing = Arc::new(NullDisk(1 << 50));
