@@ -194,16 +194,6 @@ fn a_page_is_bounded_however_long_the_names() {
     assert_eq!(left(&page), 0);
 }
 
-/// Ends a server that the test has started.
-struct Ended(std::process::Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut client = std::net::TcpStream::connect(address)?;
     write!(
@@ -239,7 +229,7 @@ fn a_real_prometheus_scrapes_them() {
         .stderr(Stdio::null())
         .spawn()
         .expect("prometheus, of the package of that name (`make deps`)");
-    let _ended = Ended(prometheus);
+    let _ended = justitia_common::kill_on_drop::KillOnDrop(prometheus);
     let begun = Instant::now();
     let query = "/api/v1/query?query=justitia_tenant_io_bytes_total";
     let answer = loop {

@@ -7,8 +7,9 @@
 
 use justitia_cache::lab::front_end::{FrontEnd, FrontEndOptions, Workload};
 use justitia_cache::serve::{Config, Service};
+use justitia_common::kill_on_drop::KillOnDrop;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Bytes of the disk.
@@ -19,7 +20,7 @@ const KILLS: usize = 50;
 const DIRECTORY: &str = "JUSTITIA_TEST_VHOST_DIRECTORY";
 
 /// This program again, as the daemon.
-struct Daemon(Child);
+struct Daemon(KillOnDrop);
 
 impl Daemon {
     fn start(directory: &Path) -> Self {
@@ -27,21 +28,13 @@ impl Daemon {
         command.args(["--exact", "the_daemon_that_is_killed", "--ignored"]);
         command.env(DIRECTORY, directory);
         command.stdout(std::process::Stdio::null());
-        Self(command.spawn().unwrap())
+        Self(KillOnDrop(command.spawn().unwrap()))
     }
 
     /// SIGKILL, and the wait for its end.
     fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // It may have been killed already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -11,9 +11,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use justitia_common::kill_on_drop::KillOnDrop;
 use justitia_kernel::cgroup::Cgroup;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
@@ -23,7 +24,8 @@ const BUFFER: usize = 256 << 10;
 /// A running helper. Dropping it ends the process.
 #[derive(Debug)]
 pub(super) struct RechargeHelper {
-    child: Child,
+    /// A read that waits for the disk ends before it.
+    child: KillOnDrop,
     socket: UnixStream,
 }
 
@@ -52,6 +54,7 @@ impl RechargeHelper {
             .process_group(0)
             .spawn()
             .map_err(|e| failed("starting the helper", &e))?;
+        let child = KillOnDrop(child);
         let helper = Self { child, socket };
         // Without a request it reads nothing.
         cgroup
@@ -77,14 +80,6 @@ impl RechargeHelper {
         let mut answer = [0; 8];
         self.socket.read_exact(&mut answer)?;
         Ok(u64::from_ne_bytes(answer))
-    }
-}
-
-impl Drop for RechargeHelper {
-    fn drop(&mut self) {
-        // This fails only if it has ended already. A read that waits for the disk ends first.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,5 +1,6 @@
 //! A manager of services, as far as it is needed here, and a client.
 
+use justitia_common::kill_on_drop::KillOnDrop;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::fmt::Write as _;
@@ -8,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub(crate) const BLOCKS: u64 = 8192;
@@ -100,7 +101,7 @@ impl Manager {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let daemon = Daemon(daemon);
+        let daemon = Daemon(KillOnDrop(daemon));
         drop(kept);
         self.wait_until_ready();
         daemon
@@ -226,7 +227,7 @@ impl Held {
 }
 
 /// Killed when it is dropped.
-pub(crate) struct Daemon(pub(crate) Child);
+pub(crate) struct Daemon(pub(crate) KillOnDrop);
 
 impl Daemon {
     pub(crate) fn signal(&self, name: &str) {
@@ -234,14 +235,6 @@ impl Daemon {
             .args(["-s", name, &self.0.id().to_string()])
             .status();
         assert!(done.unwrap().success());
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use justitia_common::kill_on_drop::KillOnDrop;
 use justitia_guest_protocol::memory::{
     Answer, BLOCK, Body, Cached, Reclaimed, Request, Sampler, State, Tenant, TenantName, Tenants,
     encode,
@@ -53,7 +54,7 @@ pub(crate) fn vm(name: &str, directory: &Path, keys: &[&str]) -> String {
 }
 
 /// A QEMU process with a stopped machine; killed when dropped.
-pub(crate) struct Qemu(pub(crate) Child);
+pub(crate) struct Qemu(pub(crate) KillOnDrop);
 
 impl Qemu {
     pub(crate) fn start(name: &str, qmp: Option<&Path>) -> Self {
@@ -89,14 +90,7 @@ impl Qemu {
         ]);
         command.args(more);
         let command = command.stdin(Stdio::null()).stdout(Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        Self(KillOnDrop(command.spawn().unwrap()))
     }
 }
 
@@ -346,7 +340,7 @@ impl ServiceManager {
 
 /// A daemon in a process of its own, killed when dropped.
 pub(crate) struct Daemon {
-    pub(crate) child: Child,
+    pub(crate) child: KillOnDrop,
     pub(crate) directory: PathBuf,
 }
 
@@ -380,7 +374,7 @@ impl Daemon {
             .spawn()
             .unwrap();
         let daemon = Self {
-            child,
+            child: KillOnDrop(child),
             directory: state,
         };
         wait_until("the daemon answers", || ask(&daemon.directory).is_ok());
@@ -439,11 +433,4 @@ impl Daemon {
 /// The machine may have other VMs: they are left alone.
 fn write_config(file: &Path, config: &str) {
     std::fs::write(file, format!("discover = false\n{config}")).unwrap();
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use justitia_common::kill_on_drop::KillOnDrop;
 
 use crate::experiment::Configuration;
 
@@ -58,7 +59,7 @@ impl AgentMode {
 
 /// A running agent, ended when dropped.
 pub(super) struct Agent {
-    child: Child,
+    child: KillOnDrop,
 }
 
 impl Agent {
@@ -90,6 +91,7 @@ impl Agent {
             .stderr(log)
             .spawn()
             .context("starting justitia run")?;
+        let child = KillOnDrop(child);
         Ok(Self { child })
     }
 
@@ -154,14 +156,6 @@ impl Agent {
             STOP.as_secs(),
             log_end()
         )
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // Fails only where it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

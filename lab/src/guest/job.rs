@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use justitia_common::kill_on_drop::KillOnDrop;
 
 use super::cgroup::Cgroup;
 use super::job_report::{self, JobReport};
@@ -68,7 +69,7 @@ pub(super) struct Parameters {
 /// A running workload, killed when dropped.
 pub(super) struct Job {
     tenant: String,
-    child: Child,
+    child: KillOnDrop,
     stdout: File,
     stderr: File,
     kind: Kind,
@@ -116,7 +117,7 @@ impl Job {
             .context("starting a workload")?;
         Ok(Self {
             tenant: target.name.to_owned(),
-            child,
+            child: KillOnDrop(child),
             stdout,
             stderr,
             kind: script.kind,
@@ -209,14 +210,6 @@ impl Job {
             Kind::Sh => Ok(JobReport::default()),
         }
         .with_context(|| format!("reading the report of the workload in {}", self.tenant))
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        // Fails only where it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,11 +1,11 @@
 //! The agent's own cost as the tenants grow in number.
 
 use std::path::Path;
-use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
+use justitia_common::kill_on_drop::KillOnDrop;
 use justitia_share::num::to_f64;
 
 use super::agent::{Agent, AgentMode};
@@ -75,7 +75,7 @@ fn costs(
     drop(writers);
     context.set_disk_speed(Throttle::default())?;
     context.progress(format!("{count} tenants: under pressure"))?;
-    let pressure = Load(shell::start(PRESSURE, &setup::directory(OUTSIDER)?)?);
+    let pressure = KillOnDrop(shell::start(PRESSURE, &setup::directory(OUTSIDER)?)?);
     std::thread::sleep(Duration::from_secs(5));
     let pressed = cpu(agent, window)?;
     let memory = peak_memory(agent.pid())?;
@@ -142,21 +142,10 @@ fn make_one(number: u32, dir: &Path) -> Result<()> {
     cgroup.start(&script, dir).map(drop)
 }
 
-/// A direct writer in a tenant.
-fn writer(number: u32) -> Result<Load> {
+/// A direct writer in a tenant, whose loop runs until this is dropped; what it was running ends soon after.
+fn writer(number: u32) -> Result<KillOnDrop> {
     let cgroup = Cgroup::create(&format!("t{number}"))?;
     let script = WRITER.replace("{number}", &number.to_string());
     let writer = cgroup.start(&script, &setup::directory("tenants")?)?;
-    Ok(Load(writer))
-}
-
-/// A shell script that runs until this is dropped.
-struct Load(Child);
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        // Its loop ends with it; what it was running ends soon after.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    Ok(KillOnDrop(writer))
 }

@@ -3,9 +3,10 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use justitia_common::kill_on_drop::KillOnDrop;
 use justitia_lab::LabDir;
 use justitia_lab::vm::{Vm, VmSpec};
 use rustix::fs::Advice;
@@ -101,18 +102,10 @@ struct Outcome {
 
 /// What a mode takes on the host; ended when dropped.
 struct Host {
+    /// Ended first.
+    manager: Option<KillOnDrop>,
     daemon: Daemon,
-    manager: Option<Child>,
     dir: tempfile::TempDir,
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        if let Some(mut manager) = self.manager.take() {
-            let _ = manager.kill();
-            let _ = manager.wait();
-        }
-    }
 }
 
 impl Host {
@@ -177,7 +170,7 @@ impl Host {
         command.args(["host", "run", "--observe", "--config"]);
         command.arg(self.path("host.toml")).arg("--directory");
         command.arg(self.path("state")).stdin(Stdio::null());
-        self.manager = Some(command.spawn().unwrap());
+        let _ = self.manager.insert(KillOnDrop(command.spawn().unwrap()));
     }
 
     /// The VM as `justitia host duplicates` has it.

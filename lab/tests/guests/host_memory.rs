@@ -1,9 +1,10 @@
 //! `justitia host run` over two real guests: memory follows the weights, and a guest in need gets all back.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use justitia_common::kill_on_drop::KillOnDrop;
 use justitia_lab::vm::{DiskSpec, Vm, VmSpec};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
@@ -33,7 +34,7 @@ struct Guests {
 
 /// The daemon, killed when dropped.
 struct Daemon {
-    child: Child,
+    child: KillOnDrop,
     state: PathBuf,
 }
 
@@ -103,6 +104,7 @@ impl Guests {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
+        let child = KillOnDrop(child);
         Daemon { child, state }
     }
 
@@ -146,13 +148,6 @@ impl Daemon {
     fn stop(mut self) {
         self.signal(Signal::TERM);
         assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

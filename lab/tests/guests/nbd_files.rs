@@ -3,13 +3,16 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
+
+use justitia_common::kill_on_drop::KillOnDrop;
 
 /// The servers, which end when this is dropped.
 pub(crate) struct NbdFiles {
-    nbdkit: Child,
-    files: Vec<(PathBuf, Child)>,
+    files: Vec<(PathBuf, KillOnDrop)>,
+    /// Ended last.
+    _nbdkit: KillOnDrop,
 }
 
 impl NbdFiles {
@@ -37,8 +40,8 @@ impl NbdFiles {
             .args(["file", &format!("dir={}", images.display())])
             .args(parameters);
         let mut started = Self {
-            nbdkit: start(nbdkit),
             files: Vec::new(),
+            _nbdkit: start(nbdkit),
         };
         comes(|| socket.exists());
         for file in files {
@@ -60,10 +63,10 @@ impl NbdFiles {
     }
 }
 
-fn start(command: &mut Command) -> Child {
-    command.spawn().unwrap_or_else(|error| {
+fn start(command: &mut Command) -> KillOnDrop {
+    KillOnDrop(command.spawn().unwrap_or_else(|error| {
         panic!("{command:?}: {error} (`make deps` installs what the tests need)")
-    })
+    }))
 }
 
 fn comes(there: impl Fn() -> bool) {
@@ -79,13 +82,9 @@ fn comes(there: impl Fn() -> bool) {
 
 impl Drop for NbdFiles {
     fn drop(&mut self) {
-        for (file, nbdfuse) in &mut self.files {
+        for (file, _) in &self.files {
             // Unmounted first: nbdfuse ends by itself then.
             let _ = Command::new("umount").arg("-l").arg(file).status();
-            let _ = nbdfuse.kill();
-            let _ = nbdfuse.wait();
         }
-        let _ = self.nbdkit.kill();
-        let _ = self.nbdkit.wait();
     }
 }

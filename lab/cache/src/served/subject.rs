@@ -4,6 +4,7 @@ use super::fio;
 use super::options::{BenchError, Options};
 use justitia_cache::serve::Config;
 use justitia_cache::serve::Service;
+use justitia_common::kill_on_drop::KillOnDrop;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -12,18 +13,7 @@ use std::time::{Duration, Instant};
 /// A server under test, and where it listens.
 pub(super) enum Running {
     Ours(Service),
-    Theirs(Other),
-}
-
-/// Another server, which is killed when this is dropped.
-pub(super) struct Other(Child);
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    Theirs(KillOnDrop),
 }
 
 pub(super) struct Subject {
@@ -97,6 +87,6 @@ pub(super) fn theirs(
     Some(Subject {
         name,
         socket,
-        running: Running::Theirs(Other(child)),
+        running: Running::Theirs(KillOnDrop(child)),
     })
 }
