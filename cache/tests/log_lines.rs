@@ -63,12 +63,7 @@ fn a_tenant_that_does_wrong_without_end_causes_few_lines() {
     let failing = lines_of(|| {
         let mut front_end = FrontEnd::connect(&at("vhost"), FrontEndOptions::default()).unwrap();
         for sector in 0..2000 {
-            let request = BlkRequest {
-                kind: kind::OUT,
-                priority: 0,
-                sector: sector % 2000,
-                bytes: 512,
-            };
+            let request = BlkRequest::new(kind::OUT, sector, 512);
             front_end.queues[0].execute(request, &[1; 512]).unwrap();
         }
     });

@@ -2,6 +2,7 @@ use super::*;
 use crate::config::{Mode, Policy, PoolSpec, StoreKind};
 use justitia_guest_protocol::puts::Serial;
 use justitia_share::Weight;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 
 fn errors(text: &str) -> String {
@@ -303,15 +304,9 @@ fn sizes_are_shown_with_their_unit() {
 
 /// Requests, and the reason why each is refused.
 fn requests() -> Vec<(ControlRequest, Option<&'static str>)> {
-    let pool = |pool: &str, weight, create| ControlRequest::SetPool {
-        vm: "vm".into(),
-        pool: pool.into(),
-        weight,
-        store: None,
-        memory_weight: None,
-        ssd_weight: None,
-        tag: None,
-        create,
+    let pool = |pool: &str, weight: Option<u64>, create: bool| {
+        let request = json!({ "command": "set-pool", "vm": "vm", "pool": pool, "weight": weight, "create": create });
+        serde_json::from_value(request).unwrap()
     };
     vec![
         (pool("web", Some(300), true), None),

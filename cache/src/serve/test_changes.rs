@@ -3,6 +3,7 @@
 use super::test::configured;
 use super::*;
 use crate::nbd::test::client::Client;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -92,17 +93,7 @@ fn figures_hold_no_lock_while_they_wait_for_another() {
 #[test]
 fn blocks_are_migrated_by_requests() {
     let rig = Rig::new();
-    let spec = ControlRequest::SetPool {
-        vm: "vm".into(),
-        pool: "web".into(),
-        weight: None,
-        store: None,
-        memory_weight: None,
-        ssd_weight: None,
-        tag: None,
-        create: true,
-    };
-    rig.request(&spec).unwrap();
+    rig.request(&set_pool(true)).unwrap();
     rig.reader()();
     assert_eq!(rig.held(), [16 * BLOCK, 0]);
     let migrate =
@@ -240,16 +231,8 @@ fn answered(
 }
 
 fn set_pool(create: bool) -> ControlRequest {
-    ControlRequest::SetPool {
-        vm: "vm".into(),
-        pool: "web".into(),
-        weight: Some(200),
-        store: None,
-        memory_weight: None,
-        ssd_weight: None,
-        tag: None,
-        create,
-    }
+    let request = json!({ "command": "set-pool", "vm": "vm", "pool": "web", "weight": 200, "create": create });
+    serde_json::from_value(request).unwrap()
 }
 
 fn set_vm(vm: &str) -> ControlRequest {

@@ -106,12 +106,7 @@ fn a_pool_of_the_guest_takes_what_its_container_reads_over_vhost() {
     let mut front_end = FrontEnd::connect(&dir.path().join("vhost"), options).unwrap();
     let made = create(&mut port);
     let mut read = |block: u64| {
-        let request = BlkRequest {
-            kind: kind::IN,
-            priority: 2 << 13 | made << 3,
-            sector: block * 8,
-            bytes: 4096,
-        };
+        let request = BlkRequest::new(kind::IN, block * 8, 4096).tagged(made);
         let answer = front_end.queues[0].execute(request, &[]).unwrap();
         assert_eq!(answer.status, 0);
     };

@@ -167,12 +167,7 @@ fn a_front_end_of_a_removed_disk_is_stopped_and_finds_the_next_one() {
     let service = start(dir);
     std::fs::write(dir.join("c"), [5; BLOCK * BLOCKS]).unwrap();
     let read = |front_end: &mut FrontEnd| {
-        let request = BlkRequest {
-            kind: kind::IN,
-            priority: 0,
-            sector: 0,
-            bytes: LENGTH,
-        };
+        let request = BlkRequest::new(kind::IN, 0, LENGTH);
         let queue = &mut front_end.queues[0];
         let answer = queue.execute(request, &[]).unwrap();
         assert_eq!(answer.status, 0);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::front_end::{BlkRequest, FrontEnd, FrontEndOptions, kind};
+use serde_json::json;
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
@@ -18,12 +19,7 @@ fn configuration(directory: &Path) -> Config {
 }
 
 fn read(front_end: &mut FrontEnd, sector: u64, tag: u32) -> u8 {
-    let request = BlkRequest {
-        kind: kind::IN,
-        priority: 2 << 13 | tag << 3,
-        sector,
-        bytes: 4096,
-    };
+    let request = BlkRequest::new(kind::IN, sector, 4096).tagged(tag);
     front_end.queues[0].execute(request, &[]).unwrap().status
 }
 
@@ -111,12 +107,7 @@ fn a_guest_sees_the_serial_of_its_disk() {
         let socket = dir.path().join("vhost");
         let mut front_end = FrontEnd::connect(&socket, FrontEndOptions::default()).unwrap();
         let queue = &mut front_end.queues[0];
-        let request = BlkRequest {
-            kind: kind::GET_ID,
-            priority: 0,
-            sector: 0,
-            bytes: 20,
-        };
+        let request = BlkRequest::new(kind::GET_ID, 0, 20);
         let answer = queue.execute(request, &[]).unwrap();
         let mut found = [0; 20];
         queue.read_data(answer.slot, &mut found).unwrap();
@@ -133,17 +124,9 @@ fn a_pool_has_the_tag_of_its_container() {
     let socket = dir.path().join("vhost");
     let mut front_end = FrontEnd::connect(&socket, FrontEndOptions::default()).unwrap();
     let control = dir.path().join("control");
-    let set = |tag| {
-        let request = ControlRequest::SetPool {
-            vm: "vm".into(),
-            pool: "web".into(),
-            weight: None,
-            store: None,
-            memory_weight: None,
-            ssd_weight: None,
-            tag: Some(tag),
-            create: false,
-        };
+    let set = |tag: u16| {
+        let request = json!({ "command": "set-pool", "vm": "vm", "pool": "web", "tag": tag });
+        let request = serde_json::from_value(request).unwrap();
         send_request(&control, &request).map_err(|e| e.to_string())
     };
     let held = || {

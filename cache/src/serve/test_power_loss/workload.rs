@@ -185,12 +185,8 @@ impl Workload {
         let queue = &mut self.vhost.queues[0];
         let slot = queue.take_slot().unwrap();
         queue.write_data(slot, data).unwrap();
-        let request = BlkRequest {
-            kind,
-            priority: 0,
-            sector,
-            bytes: u32::try_from(data.len()).unwrap(),
-        };
+        let bytes = u32::try_from(data.len()).unwrap();
+        let request = BlkRequest::new(kind, sector, bytes);
         queue.submit(slot, request).unwrap();
         slot.into()
     }

@@ -67,6 +67,26 @@ pub struct BlkRequest {
     pub bytes: u32,
 }
 
+impl BlkRequest {
+    /// One of this kind, without a priority.
+    #[must_use]
+    pub const fn new(kind: u32, sector: u64, bytes: u32) -> Self {
+        Self {
+            kind,
+            priority: 0,
+            sector,
+            bytes,
+        }
+    }
+
+    /// As of a container with this tag, with a hint of a best-effort priority.
+    #[must_use]
+    pub const fn tagged(self, tag: u32) -> Self {
+        let priority = 2 << 13 | tag << 3;
+        Self { priority, ..self }
+    }
+}
+
 /// A request that was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completed {

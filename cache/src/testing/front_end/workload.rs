@@ -120,12 +120,8 @@ impl Workload {
         } else {
             sent.len()
         };
-        let request = BlkRequest {
-            kind: new.kind,
-            priority: 0,
-            sector,
-            bytes: u32::try_from(bytes).map_err(io::Error::other)?,
-        };
+        let bytes = u32::try_from(bytes).map_err(io::Error::other)?;
+        let request = BlkRequest::new(new.kind, sector, bytes);
         let before = queue.available_index();
         queue.submit(slot, request)?;
         self.pending[q].insert(slot, new);

@@ -9,12 +9,7 @@ use crate::testing::front_end::{
 use std::time::Duration;
 
 pub(super) fn request(kind: u32, sector: u64, bytes: usize) -> BlkRequest {
-    BlkRequest {
-        kind,
-        priority: 0,
-        sector,
-        bytes: bytes.try_into().unwrap(),
-    }
+    BlkRequest::new(kind, sector, bytes.try_into().unwrap())
 }
 
 pub(super) fn read(queue: &mut DriverQueue, sector: u64, bytes: usize) -> (Completed, Vec<u8>) {

@@ -124,13 +124,8 @@ fn connect(socket: &Path, data: u32) -> io::Result<FrontEnd> {
     FrontEnd::connect(socket, options)
 }
 
-fn read_of(sector: u64, bytes: u32) -> BlkRequest {
-    BlkRequest {
-        kind: kind::IN,
-        priority: 0,
-        sector,
-        bytes,
-    }
+const fn read_of(sector: u64, bytes: u32) -> BlkRequest {
+    BlkRequest::new(kind::IN, sector, bytes)
 }
 
 /// Reads all of the disk once.
