@@ -7,7 +7,6 @@ use justitia_cache::{
 };
 use justitia_share::Weight;
 use parking_lot::Mutex;
-use serde::Serialize;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 const BLOCKS: u64 = 4096;
 
 /// Work of several threads, each a tenant with a pool of its own: three hits to one take and put.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Contention {
     /// Threads.
     pub threads: usize,

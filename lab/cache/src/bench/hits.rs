@@ -4,12 +4,11 @@ use super::spread::{Spread, rate};
 use justitia_cache::lab::{BLOCK_BYTES, NullDisk, Random};
 use justitia_cache::{BLOCK_SIZE, Cache, CacheConfig, CacheError, CachedDisk, Mode, Policy};
 use justitia_share::Weight;
-use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Hits of 4 KiB, one thread, blocks chosen at random.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Hits {
     /// Hits a second with ten pools.
     pub few: Spread,

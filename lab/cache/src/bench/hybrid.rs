@@ -9,7 +9,6 @@ use justitia_cache::{
 };
 use justitia_share::Weight;
 use justitia_share::num::{to_f64, to_u64};
-use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,8 +22,7 @@ const SSD: u64 = 4 * MEMORY;
 const WARM: u64 = 12;
 
 /// In which order the blocks are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// At random, all alike.
     Random,
@@ -35,7 +33,7 @@ pub enum Pattern {
 }
 
 /// One pattern and one delay of the disk: reads of 4 KiB a second, one thread.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Hybrid {
     /// In which order.
     pub pattern: Pattern,
@@ -51,22 +49,6 @@ pub struct Hybrid {
     pub gain: Spread,
     /// Blocks of the hybrid pool that were moved, for each read.
     pub moves: f64,
-}
-
-impl std::fmt::Display for Hybrid {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{:?}, {} ms: memory {:.0}/s, ssd {:.0}/s, hybrid {:.0}/s, gain {}, {:.3} moves a read",
-            self.pattern,
-            self.delay_ms,
-            self.memory.median,
-            self.ssd.median,
-            self.hybrid.median,
-            self.gain,
-            self.moves
-        )
-    }
 }
 
 /// A pool that is measured, in a cache of its own.
@@ -248,18 +230,6 @@ fn summary(pattern: Pattern, delay: Duration, rows: &[Vec<(f64, f64)>]) -> Hybri
 mod tests {
     use super::*;
 
-    /// `cargo test --release -p justitia-cache-lab --lib measured_hybrid -- --ignored --nocapture`.
-    #[test]
-    #[ignore = "a measurement: prints, and takes minutes"]
-    fn measured_hybrid() {
-        justitia_cache::lab::clock::reset();
-        let directory = Path::new("/var/tmp");
-        let delays = [100, 1000, 8000].map(Duration::from_micros);
-        for found in hybrid(directory, &delays, 5, Duration::from_millis(400)).unwrap() {
-            println!("{found}");
-        }
-    }
-
     /// The hybrid pool serves the working set, whatever the machine: no time is compared.
     #[test]
     fn a_hybrid_pool_moves_less_than_it_serves() {
@@ -270,7 +240,7 @@ mod tests {
         let found = hybrid(directory.path(), &delays, 5, time).unwrap();
         assert_eq!(found.len(), 3);
         for found in found {
-            assert!(found.moves < 1.0, "{found}");
+            assert!(found.moves < 1.0, "{found:?}");
         }
     }
 }

@@ -5,11 +5,10 @@ use justitia_cache::{
     BLOCK_SIZE, Cache, CacheConfig, CacheError, CachedDisk, Mode, Policy, PoolSpec, StoreKind,
 };
 use justitia_share::Weight;
-use serde::Serialize;
 use std::sync::Arc;
 
 /// One pool among saturating ones.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct PoolOccupancy {
     /// Its weight.
     pub weight: u64,
@@ -22,7 +21,7 @@ pub struct PoolOccupancy {
 }
 
 /// Saturating pools of a VM.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Occupancy {
     /// The pools, in the order of the weights.
     pub pools: Vec<PoolOccupancy>,

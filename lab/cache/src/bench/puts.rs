@@ -8,14 +8,13 @@ use justitia_cache::{
 };
 use justitia_guest_protocol::puts::{MAX_BLOCKS, MAX_MESSAGE, PutWriter, Serial, Verdict};
 use justitia_share::Weight;
-use serde::Serialize;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Puts of 4 KiB in one thread, with all that the host does for them, and plain copies of the same contents to as much
 /// memory. A second is one of processor time.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Puts {
     /// Plain copies a second.
     pub copies: Spread,

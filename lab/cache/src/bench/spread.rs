@@ -1,11 +1,10 @@
 //! Several measurements of the same thing.
 
 use justitia_share::num::to_f64;
-use serde::Serialize;
 use std::time::Duration;
 
 /// The median of several measurements, and the lowest and the highest of them.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// Half are below.
     pub median: f64,
