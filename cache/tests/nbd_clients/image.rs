@@ -87,10 +87,7 @@ fn a_killed_server_has_lost_nothing_that_it_acknowledged() {
         );
         let fua = format!("write -f -P {round} 0 1M");
         let plain = format!("write -P {round} 1M 1M");
-        tool(
-            "qemu-io",
-            &["-f", "raw", "-c", &fua, "-c", &plain, "-c", "flush", &uri],
-        );
+        qemu_io(&uri, &[&fua, &plain, "flush"]);
         child.kill().unwrap();
         child.wait().unwrap();
         let mut found = vec![0; 2 << 20];

@@ -28,18 +28,6 @@ impl Rig {
     }
 }
 
-fn qemu_io(uri: &str, commands: &[&str]) -> String {
-    let commands = commands.iter().flat_map(|command| ["-c", command]);
-    let args: Vec<_> = ["-f", "raw"]
-        .into_iter()
-        .chain(commands)
-        .chain([uri])
-        .collect();
-    let done = tool("qemu-io", &args);
-    assert!(!done.contains("verification failed"), "{done}");
-    done
-}
-
 #[test]
 fn a_client_that_connects_again_has_the_new_size() {
     let mut rig = Rig::new(8 * MIB, 4 * MIB, "");

@@ -43,6 +43,19 @@ fn output(program: &str, args: &[&str]) -> Output {
         .unwrap_or_else(|e| panic!("expected {program} to be installed (`make deps`): {e}"))
 }
 
+fn words(text: &str) -> std::str::SplitWhitespace<'_> {
+    text.split_whitespace()
+}
+
+/// Runs commands of qemu-io on an image or a disk; what it says.
+fn qemu_io(uri: &str, commands: &[&str]) -> String {
+    let commands = commands.iter().flat_map(|command| ["-c", command]);
+    let args: Vec<_> = words("-f raw").chain(commands).chain([uri]).collect();
+    let done = tool("qemu-io", &args);
+    assert!(!done.contains("verification failed"), "{done}");
+    done
+}
+
 struct Rig {
     dir: tempfile::TempDir,
     service: Option<Service>,

@@ -49,13 +49,8 @@ fn pre_shared_keys_by_nbdkit_before_the_socket_of_a_vm() {
     std::fs::write(file("others.psk"), key("5b")).unwrap();
     let (socket, before) = (rig.text("nbd"), file("secure"));
     let mut nbdkit = Command::new("nbdkit")
-        .args([
-            "--foreground",
-            "--exit-with-parent",
-            "--tls=require",
-            "--unix",
-            &before,
-        ])
+        .args(["--foreground", "--exit-with-parent", "--tls=require"])
+        .args(["--unix", &before])
         .arg(format!("--tls-psk={}", file("keys.psk")))
         .args(["nbd", &format!("socket={socket}"), "dynamic-export=true"])
         .spawn()
@@ -81,21 +76,10 @@ fn pre_shared_keys_by_nbdkit_before_the_socket_of_a_vm() {
     );
     let image =
         format!("driver=nbd,server.type=unix,server.path={before},export=disk,tls-creds=tls");
-    let done = tool(
-        "qemu-io",
-        &[
-            "--object",
-            &credentials,
-            "--image-opts",
-            "-c",
-            "write -P 7 0 1M",
-            "-c",
-            "read -P 7 0 1M",
-            "-c",
-            "flush",
-            &image,
-        ],
-    );
+    let (write, read) = ("write -P 7 0 1M", "read -P 7 0 1M");
+    let mut args = vec!["--object", &credentials, "--image-opts"];
+    args.extend(["-c", write, "-c", read, "-c", "flush", &image]);
+    let done = tool("qemu-io", &args);
     assert!(!done.contains("failed"), "{done}");
     nbdkit.kill().unwrap();
     nbdkit.wait().unwrap();

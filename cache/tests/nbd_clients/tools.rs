@@ -37,44 +37,15 @@ fn nbdcopy_and_qemu_img_bring_back_what_they_took_there() {
     let mut sparse = content;
     sparse[4 << 20..12 << 20].fill(0);
     std::fs::write(rig.path("source"), &sparse).unwrap();
-    tool(
-        "qemu-img",
-        &[
-            "convert",
-            "-n",
-            "-f",
-            "raw",
-            "-O",
-            "raw",
-            &rig.text("source"),
-            &rig.uri(),
-        ],
-    );
-    tool(
-        "qemu-img",
-        &[
-            "convert",
-            "-f",
-            "raw",
-            "-O",
-            "raw",
-            &rig.uri(),
-            &rig.text("back"),
-        ],
-    );
-    assert_eq!(std::fs::read(rig.path("back")).unwrap(), sparse);
-    let told = tool(
-        "qemu-img",
-        &[
-            "compare",
-            "-f",
-            "raw",
-            "-F",
-            "raw",
-            &rig.text("source"),
-            &rig.uri(),
-        ],
-    );
+    let qemu_img = |what: &str, from: &str, to: &str| {
+        let args: Vec<_> = words(what).chain([from, to]).collect();
+        tool("qemu-img", &args)
+    };
+    let (source, back, uri) = (rig.text("source"), rig.text("back"), rig.uri());
+    qemu_img("convert -n -f raw -O raw", &source, &uri);
+    qemu_img("convert -f raw -O raw", &uri, &back);
+    assert_eq!(std::fs::read(&back).unwrap(), sparse);
+    let told = qemu_img("compare -f raw -F raw", &source, &uri);
     assert!(told.contains("identical"), "{told}");
     rig.stop();
     assert_eq!(std::fs::read(rig.path("image")).unwrap(), sparse);
@@ -83,50 +54,15 @@ fn nbdcopy_and_qemu_img_bring_back_what_they_took_there() {
 #[test]
 fn qemu_io_and_nbdkit_do_what_guests_do() {
     let rig = Rig::new(8 * MIB, 4 * MIB, "");
-    let done = tool(
-        "qemu-io",
-        &[
-            "-f",
-            "raw",
-            "-c",
-            "write -P 7 4k 8k",
-            "-c",
-            "read -P 7 4k 8k",
-            "-c",
-            "read -P 7 4k 8k",
-            "-c",
-            "write -f -P 9 1000 100",
-            "-c",
-            "read -P 9 1000 100",
-            "-c",
-            "read -P 7 4k 8k",
-            "-c",
-            "write -z 8k 4k",
-            "-c",
-            "read -P 0 8k 4k",
-            "-c",
-            "discard 4k 4k",
-            "-c",
-            "read -P 0 4k 4k",
-            "-c",
-            "flush",
-            &rig.uri(),
-        ],
-    );
-    assert!(!done.contains("verification failed"), "{done}");
+    let done = "write -P 7 4k 8k; read -P 7 4k 8k; read -P 7 4k 8k; write -f -P 9 1000 100; read -P 9 1000 100;
+        read -P 7 4k 8k; write -z 8k 4k; read -P 0 8k 4k; discard 4k 4k; read -P 0 4k 4k; flush";
+    let done: Vec<_> = done.split(';').map(str::trim).collect();
+    qemu_io(&rig.uri(), &done);
     // As the client of another server: nbdkit passes it on, through a filter of its own.
-    let told = tool(
-        "nbdkit",
-        &[
-            "-U",
-            "-",
-            "nbd",
-            &format!("socket={}", rig.text("nbd")),
-            "export=disk",
-            "--run",
-            "nbdcopy \"$uri\" - | head -c 1100 | tail -c 100",
-        ],
-    );
+    let socket = format!("socket={}", rig.text("nbd"));
+    let copy = "nbdcopy \"$uri\" - | head -c 1100 | tail -c 100";
+    let args = ["-U", "-", "nbd", &socket, "export=disk", "--run", copy];
+    let told = tool("nbdkit", &args);
     assert_eq!(told.as_bytes(), [9; 100]);
 }
 
@@ -183,20 +119,9 @@ fn sizes_change_and_blocks_stay_right_while_fio_reads() {
     let rig = Rig::new(32 * MIB, 8 * MIB, "");
     let uri = format!("--uri={}", rig.uri());
     let mut fio = Command::new("fio")
-        .args([
-            "--name=v",
-            "--ioengine=nbd",
-            &uri,
-            "--rw=randwrite",
-            "--bs=4k",
-            "--iodepth=16",
-        ])
-        .args([
-            "--size=32M",
-            "--verify=crc32c",
-            "--verify_fatal=1",
-            "--verify_state_save=0",
-        ])
+        .args(["--name=v", "--ioengine=nbd", &uri, "--rw=randwrite"])
+        .args(["--bs=4k", "--iodepth=16", "--size=32M", "--verify=crc32c"])
+        .args(["--verify_fatal=1", "--verify_state_save=0"])
         .stdout(Stdio::null())
         .spawn()
         .unwrap_or_else(|e| panic!("expected fio to be installed (`make deps`): {e}"));
@@ -227,7 +152,7 @@ fn sizes_change_and_blocks_stay_right_while_fio_reads() {
 fn metrics_and_statistics_tell_the_same() {
     use std::io::{Read, Write};
     let rig = Rig::new(MIB, MIB, "");
-    tool("qemu-io", &["-f", "raw", "-c", "read 0 64k", &rig.uri()]);
+    qemu_io(&rig.uri(), &["read 0 64k"]);
     let address = rig.service().metrics_address().unwrap();
     let mut http = std::net::TcpStream::connect(address).unwrap();
     http.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
