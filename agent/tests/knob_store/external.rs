@@ -29,10 +29,7 @@ fn a_knob_set_by_another_writer_is_external_for_good() {
     assert!(!store.may_write(a.id(), KNOB) && !store.may_write(b.id(), KNOB));
     assert_eq!(store.external().count(), 2);
     assert_eq!(store.restore_all(), []);
-    assert_eq!(
-        (tree.low("a"), tree.low("b")),
-        ("5000".into(), "4444".into())
-    );
+    assert_eq!(tree.lows(["a", "b"]), ["5000", "4444"]);
 }
 
 /// It cannot be seen here who writes: that may be systemd, which writes a unit's properties again whenever it realizes the
@@ -111,10 +108,7 @@ fn a_knob_that_is_given_up_is_restored_and_is_not_external() {
     tree.write("b", "4444");
     store.give_up(a.id(), KNOB, "too slow");
     store.give_up(b.id(), KNOB, "too slow");
-    assert_eq!(
-        (tree.low("a"), tree.low("b")),
-        ("1000".into(), "4444".into())
-    );
+    assert_eq!(tree.lows(["a", "b"]), ["1000", "4444"]);
     assert_eq!(store.set(&a, KNOB, "6000").unwrap(), WriteOutcome::GivenUp);
     let given_up: Vec<_> = store.given_up().collect();
     assert_eq!(given_up, [(a.id(), KNOB, "too slow")]);

@@ -65,6 +65,18 @@ impl Tree {
         KnobStore::open(&self.fs, &self.state()).unwrap()
     }
 
+    fn lows<const N: usize>(&self, names: [&str; N]) -> [String; N] {
+        names.map(|name| self.low(name))
+    }
+
+    /// Ends a store as when its agent is killed: its journal stays. What its knobs hold has to be written again.
+    fn kill(&self, store: KnobStore) {
+        let path = self.state().join("ledger");
+        let journal = std::fs::read(&path).unwrap();
+        drop(store);
+        std::fs::write(path, journal).unwrap();
+    }
+
     /// What an agent leaves that is killed after these writes.
     fn killed(&self, writes: &[(&str, &str)]) {
         let (mut store, _) = self.open();
@@ -72,10 +84,8 @@ impl Tree {
             let written = store.set(&self.cgroup(name), KNOB, low).unwrap();
             assert_eq!(written, WriteOutcome::Written);
         }
-        let file = std::fs::read(self.state().join("ledger")).unwrap();
         let left: Vec<String> = writes.iter().map(|(name, _)| self.low(name)).collect();
-        drop(store);
-        std::fs::write(self.state().join("ledger"), file).unwrap();
+        self.kill(store);
         for ((name, _), low) in writes.iter().zip(left) {
             self.write(name, &low);
         }
@@ -92,6 +102,12 @@ fn original(store: &KnobStore, id: CgroupId) -> Option<&str> {
     let mut owned = store.owned();
     let found = owned.find(|(of, knob, ..)| (*of, *knob) == (id, KNOB))?;
     Some(found.2)
+}
+
+/// A knob that another writer has set to this.
+fn external(found: &str) -> RestoreOutcome {
+    let found = found.to_owned();
+    RestoreOutcome::External { found }
 }
 
 fn restored(name: &str) -> (String, RestoreOutcome) {

@@ -11,14 +11,9 @@ fn the_original_value_is_restored_after_many_writes() {
     for low in ["5000", "6000", "7000"] {
         for name in ["a", "a/b"] {
             let cgroup = tree.cgroup(name);
-            assert_eq!(
-                store.set(&cgroup, KNOB, low).unwrap(),
-                WriteOutcome::Written
-            );
-            assert_eq!(
-                store.set(&cgroup, KNOB, low).unwrap(),
-                WriteOutcome::Unchanged
-            );
+            for outcome in [WriteOutcome::Written, WriteOutcome::Unchanged] {
+                assert_eq!(store.set(&cgroup, KNOB, low).unwrap(), outcome);
+            }
             assert_eq!(tree.low(name), low);
         }
     }
@@ -28,10 +23,7 @@ fn the_original_value_is_restored_after_many_writes() {
         outcomes(store.restore_all()),
         [restored("a"), restored("a/b")]
     );
-    assert_eq!(
-        (tree.low("a"), tree.low("a/b")),
-        ("1000".into(), "2000".into())
-    );
+    assert_eq!(tree.lows(["a", "a/b"]), ["1000", "2000"]);
     assert!(store.is_empty() && !tree.state().join("ledger").exists());
     assert_eq!(store.restore_all(), [], "a second call restores nothing");
 }
@@ -66,20 +58,19 @@ fn the_next_start_and_reset_restore_what_a_killed_agent_has_left() {
         } else {
             reset(&tree.fs, &tree.state(), false).unwrap().restored
         };
-        let foreign = RestoreOutcome::External {
-            found: "3333".into(),
-        };
         assert_eq!(
             outcomes(returned),
             [
                 restored("a"),
                 restored("b"),
                 restored("c"),
-                ("d".to_owned(), foreign)
+                ("d".to_owned(), external("3333"))
             ]
         );
-        let lows: Vec<String> = ["a", "b", "c", "d"].iter().map(|n| tree.low(n)).collect();
-        assert_eq!(lows, ["1000", "1000", "1000", "3333"]);
+        assert_eq!(
+            tree.lows(["a", "b", "c", "d"]),
+            ["1000", "1000", "1000", "3333"]
+        );
         assert_eq!(
             reset(&tree.fs, &tree.state(), false).unwrap(),
             ResetReport::default()
@@ -97,9 +88,7 @@ fn a_setting_of_the_machine_that_a_killed_agent_has_left_is_restored() {
         let (mut store, _) = tree.open();
         let machine = tree.fs.root().clone();
         store.set(&machine, Knob::VfsCachePressure, "1000").unwrap();
-        let journal = std::fs::read(tree.state().join("ledger")).unwrap();
-        drop(store);
-        std::fs::write(tree.state().join("ledger"), journal).unwrap();
+        tree.kill(store);
         std::fs::write(&file, found).unwrap();
         tree.open();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), expected);
@@ -188,10 +177,7 @@ fn a_failed_write_changes_nothing_and_the_knob_is_not_owned() {
     let file = tree.path("b").join("memory.low");
     std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(outcomes(tree.open().1), [restored("b")]);
-    assert_eq!(
-        (tree.low("a"), tree.low("b")),
-        ("1000".into(), "1000".into())
-    );
+    assert_eq!(tree.lows(["a", "b"]), ["1000", "1000"]);
 }
 
 /// For instance one of a delegated subtree that was collapsed into one tenant.
@@ -263,28 +249,19 @@ fn a_preview_of_reset_says_what_that_does_and_changes_nothing() {
     let before = journal();
     let preview = preview_reset(&tree.fs, &tree.state(), false).unwrap();
     assert_eq!(journal(), before);
-    assert_eq!(
-        ["a", "b", "d"].map(|name| tree.low(name)),
-        ["5000", "7000", "5000"]
-    );
-    let external = RestoreOutcome::External {
-        found: "7000".into(),
-    };
+    assert_eq!(tree.lows(["a", "b", "d"]), ["5000", "7000", "5000"]);
     assert_eq!(
         outcomes(preview.restored.clone()),
         [
             restored("a"),
-            ("b".into(), external),
+            ("b".into(), external("7000")),
             ("c".into(), RestoreOutcome::Gone),
             restored("d"),
         ]
     );
     let done = reset(&tree.fs, &tree.state(), false).unwrap();
     assert_eq!(outcomes(done.restored), outcomes(preview.restored));
-    assert_eq!(
-        ["a", "b", "d"].map(|name| tree.low(name)),
-        ["1000", "7000", "1000"]
-    );
+    assert_eq!(tree.lows(["a", "b", "d"]), ["1000", "7000", "1000"]);
 }
 
 #[test]
@@ -338,10 +315,8 @@ fn what_is_left_is_known_without_the_journal() {
         // What no version of the agent has written.
         tree.write("e", "5000");
         tree.cgroup("e").set_mark("memory.low", b"{}").unwrap();
-        let external = RestoreOutcome::External {
-            found: "7000".into(),
-        };
-        let expected = [restored("a"), restored("b"), ("c".to_owned(), external)];
+        let decided = ("c".to_owned(), external("7000"));
+        let expected = [restored("a"), restored("b"), decided];
         if starts {
             let (store, done) = tree.open();
             assert_eq!(outcomes(done), expected);
@@ -353,10 +328,7 @@ fn what_is_left_is_known_without_the_journal() {
             assert_eq!(outcomes(done.restored), expected);
             assert!(!tree.state().exists());
         }
-        let lows: Vec<String> = ["a", "b", "c", "d", "e"]
-            .iter()
-            .map(|n| tree.low(n))
-            .collect();
+        let lows = tree.lows(["a", "b", "c", "d", "e"]);
         assert_eq!(lows, ["1000", "1000", "7000", "5000", "5000"]);
         // Once.
         tree.write("a", "5000");

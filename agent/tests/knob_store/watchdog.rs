@@ -1,6 +1,7 @@
 //! Limits do not outlast the agent that set them.
 
 use super::*;
+use std::os::unix::net::UnixStream;
 
 /// A lock or a journal that cannot be used must not leave a limit in place.
 #[test]
@@ -9,15 +10,12 @@ fn a_watchdog_that_cannot_reset_still_restores_limits() {
     let cgroup = unlimited(&tree, "a");
     let (mut store, _) = tree.open();
     store.set(&cgroup, LIMIT, TIGHT).unwrap();
-    let journal = std::fs::read(tree.state().join("ledger")).unwrap();
-    drop(store);
-    std::fs::write(tree.state().join("ledger"), journal).unwrap();
+    tree.kill(store);
     std::fs::write(limit_file(&tree, "a"), TIGHT).unwrap();
     std::fs::remove_file(tree.state().join("lock")).unwrap();
     std::fs::create_dir(tree.state().join("lock")).unwrap();
     let (state, lock) = (tree.state(), tree.state().join("lock"));
-    let (pipe, agents) = std::os::unix::net::UnixStream::pair().unwrap();
-    drop(agents);
+    let pipe = closed_pipe();
     let mut reported = Vec::new();
     let timeout = std::time::Duration::from_secs(60);
     let max = || limit(&tree, "a");
@@ -36,6 +34,11 @@ fn a_watchdog_that_cannot_reset_still_restores_limits() {
     .unwrap();
     assert_eq!(reported, [(true, FREE.to_owned()), (true, FREE.to_owned())]);
     assert!(!tree.state().join("ledger").exists());
+}
+
+/// The end of the watchdog's pipe, whose other end an agent that is gone had.
+fn closed_pipe() -> UnixStream {
+    UnixStream::pair().unwrap().0
 }
 
 const LIMIT: Knob = Knob::MemoryHigh;
@@ -68,21 +71,16 @@ fn one_knob_can_be_restored_alone() {
     store.set(&cgroup, LIMIT, TIGHT).unwrap();
     store.set(&cgroup, KNOB, "5000").unwrap();
     assert_eq!(limit(&tree, "a"), TIGHT);
-    assert_eq!(
-        store.restore(cgroup.id(), LIMIT),
-        Some(RestoreOutcome::Restored)
-    );
+    let back = store.restore(cgroup.id(), LIMIT);
+    assert_eq!(back, Some(RestoreOutcome::Restored));
     assert_eq!(limit(&tree, "a"), FREE);
     assert_eq!((store.len(), tree.low("a")), (1, "5000".into()));
 
     store.set(&cgroup, LIMIT, TIGHT).unwrap();
     let theirs = "999";
     std::fs::write(limit_file(&tree, "a"), theirs).unwrap();
-    let found = theirs.to_owned();
-    assert_eq!(
-        store.restore(cgroup.id(), LIMIT),
-        Some(RestoreOutcome::External { found })
-    );
+    let back = store.restore(cgroup.id(), LIMIT);
+    assert_eq!(back, Some(external(theirs)));
     assert_eq!(limit(&tree, "a"), theirs);
     assert!(!store.may_write(cgroup.id(), LIMIT), "external from now on");
 }
@@ -93,10 +91,7 @@ fn no_limit_survives_a_kill() {
     let cgroup = unlimited(&tree, "a");
     let (mut store, _) = tree.open();
     store.set(&cgroup, LIMIT, TIGHT).unwrap();
-    let journal = std::fs::read(tree.state().join("ledger")).unwrap();
-    drop(store);
-    // As a killed agent leaves it.
-    std::fs::write(tree.state().join("ledger"), journal).unwrap();
+    tree.kill(store);
     std::fs::write(limit_file(&tree, "a"), TIGHT).unwrap();
     let (_store, returned) = tree.open();
     assert_eq!(outcomes(returned), [restored("a")]);
@@ -123,7 +118,7 @@ fn limits_of_an_agent_without_heartbeat_are_restored_and_set_again_when_it_resum
     let tree = Tree::new(&["a"]);
     let cgroup = unlimited(&tree, "a");
     let mut store = limited(&tree, &cgroup);
-    let (pipe, mut agents) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (pipe, mut agents) = UnixStream::pair().unwrap();
     let (reported, reports) = std::sync::mpsc::channel();
     let (interrupts, interrupted) = std::sync::mpsc::channel();
     let (fs, state) = (tree.fs.clone(), tree.state());
@@ -146,10 +141,8 @@ fn limits_of_an_agent_without_heartbeat_are_restored_and_set_again_when_it_resum
     assert!(reports.try_recv().is_err(), "limits are restored once");
     // It resumes, and restores the limits that it believes to be set.
     std::io::Write::write_all(&mut agents, b".").unwrap();
-    assert_eq!(
-        store.restore(cgroup.id(), LIMIT),
-        Some(RestoreOutcome::Restored)
-    );
+    let back = store.restore(cgroup.id(), LIMIT);
+    assert_eq!(back, Some(RestoreOutcome::Restored));
     assert!(store.may_write(cgroup.id(), LIMIT));
     store.set(&cgroup, LIMIT, TIGHT).unwrap();
     assert_eq!(
@@ -174,7 +167,7 @@ fn a_watchdog_restores_limits_as_soon_as_it_can() {
     let (journal, aside) = (tree.state().join("ledger"), tree.state().join("aside"));
     std::fs::rename(&journal, &aside).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &journal, 0o600.into()).unwrap();
-    let (pipe, agents) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (pipe, agents) = UnixStream::pair().unwrap();
     let (reported, reports) = std::sync::mpsc::channel();
     let (fs, state) = (tree.fs.clone(), tree.state());
     let watching = std::thread::spawn(move || {
@@ -205,9 +198,7 @@ fn the_watchdog_of_a_killed_agent_resets() {
     let tree = Tree::new(&["a"]);
     let cgroup = unlimited(&tree, "a");
     let store = limited(&tree, &cgroup);
-    let journal = std::fs::read(tree.state().join("ledger")).unwrap();
-    drop(store);
-    std::fs::write(tree.state().join("ledger"), journal).unwrap();
+    tree.kill(store);
     left_by_a_kill(&tree);
     // The kernel closes a killed agent's end of the pipe some time before it releases the lock.
     let held = std::fs::File::create(tree.state().join("lock")).unwrap();
@@ -216,8 +207,7 @@ fn the_watchdog_of_a_killed_agent_resets() {
         std::thread::sleep(std::time::Duration::from_millis(2000));
         drop(held);
     });
-    let (pipe, agents) = std::os::unix::net::UnixStream::pair().unwrap();
-    drop(agents);
+    let pipe = closed_pipe();
     let mut reported = Vec::new();
     let timeout = std::time::Duration::from_secs(60);
     let interrupt = || unreachable!("a process that is gone is not interrupted");
@@ -245,17 +235,14 @@ fn the_watchdog_of_a_killed_agent_does_not_fight_the_next_one() {
     let (mut killed, _) = tree.open();
     killed.set(&a, LIMIT, TIGHT).unwrap();
     killed.set(&b, LIMIT, TIGHT).unwrap();
-    let journal = std::fs::read(tree.state().join("ledger")).unwrap();
-    drop(killed);
-    std::fs::write(tree.state().join("ledger"), journal).unwrap();
+    tree.kill(killed);
     let max = |name: &str| limit_file(&tree, name);
     std::fs::write(max("a"), TIGHT).unwrap();
     std::fs::write(max("b"), "not limits").unwrap();
     // The next agent starts before the watchdog sees that the lock is free.
     let (mut next, _) = tree.open();
     next.set(&a, LIMIT, TIGHT).unwrap();
-    let (pipe, agents) = std::os::unix::net::UnixStream::pair().unwrap();
-    drop(agents);
+    let pipe = closed_pipe();
     let (reported, reports) = std::sync::mpsc::channel();
     let (fs, state) = (tree.fs.clone(), tree.state());
     let watching = std::thread::spawn(move || {
