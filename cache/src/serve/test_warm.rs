@@ -113,6 +113,19 @@ pub(super) fn without_descriptors(left: Descriptors) -> Descriptors {
     Descriptors::new()
 }
 
+/// What is left of a service that has read the whole image a few times: with its descriptors or without.
+fn read_and_ended(rig: &Rig, with_descriptors: bool) -> Descriptors {
+    let service = rig.start(Descriptors::new());
+    for _ in 0..3 {
+        hits(&service, 0..BLOCKS, 1);
+    }
+    let left = hand_over(service);
+    match with_descriptors {
+        true => left,
+        false => without_descriptors(left),
+    }
+}
+
 /// As when the kernel has no huge pages for memfds: the memory is not handed over.
 pub(super) fn memory_survives() -> bool {
     crate::store::has_huge_memfds()
@@ -221,14 +234,7 @@ fn a_hybrid_pool_has_both_parts_again() {
 fn an_image_that_has_changed_meanwhile_drops_its_blocks() {
     for held in [true, false] {
         let rig = Rig::new(2048, Some(8192));
-        let service = rig.start(Descriptors::new());
-        for _ in 0..3 {
-            hits(&service, 0..BLOCKS, 1);
-        }
-        let mut left = hand_over(service);
-        if !held {
-            left = without_descriptors(left);
-        }
+        let left = read_and_ended(&rig, held);
         let file = File::options().write(true).open(rig.image()).unwrap();
         file.write_all_at(&content(77, 2), 77 * BLOCK_BYTES)
             .unwrap();
@@ -261,14 +267,7 @@ fn an_image_that_another_has_open_is_believed_only_if_its_lock_was_held() {
 fn another_image_at_the_same_path_has_none_of_the_blocks() {
     for held in [true, false] {
         let rig = Rig::new(2048, Some(8192));
-        let service = rig.start(Descriptors::new());
-        for _ in 0..3 {
-            hits(&service, 0..BLOCKS, 1);
-        }
-        let mut left = hand_over(service);
-        if !held {
-            left = without_descriptors(left);
-        }
+        let left = read_and_ended(&rig, held);
         let whole: Vec<u8> = (0..BLOCKS).flat_map(|block| content(block, 3)).collect();
         std::fs::write(rig.dir.path().join("new"), whole).unwrap();
         std::fs::rename(rig.dir.path().join("new"), rig.image()).unwrap();
@@ -310,11 +309,7 @@ fn has_preamble(path: &Path, at: u64) -> bool {
 #[test]
 fn what_was_taken_once_is_void_after_a_kill() {
     let rig = Rig::new(2048, Some(8192));
-    let service = rig.start(Descriptors::new());
-    for _ in 0..3 {
-        hits(&service, 0..BLOCKS, 1);
-    }
-    let left = hand_over(service);
+    let left = read_and_ended(&rig, true);
     let again = copy(&left);
     let ssd = rig.dir.path().join("ssd");
     assert!(has_preamble(&ssd, (1 << 20) - 4096 + 512));

@@ -1,12 +1,21 @@
 //! Queues that stop, front ends that leave, memory that changes, while requests are in flight.
 
 use super::gate::Gate;
+use super::rig::Rig;
 use super::verify::{read, request, write};
 use crate::testing::front_end::{FrontEnd, FrontEndOptions, Guest, kind};
 use std::sync::Arc;
 use std::time::Duration;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
+
+/// A disk that can be held up, its server, and a front end.
+fn served() -> (Arc<Gate>, Rig, FrontEnd) {
+    let gate = Gate::new();
+    let rig = gate.rig();
+    let front_end = rig.front_end(FrontEndOptions::default());
+    (gate, rig, front_end)
+}
 
 /// A request of one queue, in flight at a disk that is held up.
 fn held_up(gate: &Gate, front_end: &mut FrontEnd) -> u16 {
@@ -39,9 +48,7 @@ fn the_answer(front_end: &mut FrontEnd, slot: u16) {
 
 #[test]
 fn a_queue_that_stops_answers_what_is_in_flight_first() {
-    let gate = Gate::new();
-    let rig = gate.rig();
-    let mut front_end = rig.front_end(FrontEndOptions::default());
+    let (gate, _rig, mut front_end) = served();
     let slot = held_up(&gate, &mut front_end);
     let opened = open_later(&gate);
     assert_eq!(front_end.stop_queue(0).unwrap(), 1);
@@ -53,9 +60,7 @@ fn a_queue_that_stops_answers_what_is_in_flight_first() {
 
 #[test]
 fn shutting_down_answers_what_is_in_flight() {
-    let gate = Gate::new();
-    let rig = gate.rig();
-    let mut front_end = rig.front_end(FrontEndOptions::default());
+    let (gate, rig, mut front_end) = served();
     let slot = held_up(&gate, &mut front_end);
     let opened = open_later(&gate);
     rig.server.shut_down(Duration::from_secs(20));
@@ -66,9 +71,7 @@ fn shutting_down_answers_what_is_in_flight() {
 
 #[test]
 fn a_disk_that_hangs_does_not_hold_up_the_end() {
-    let gate = Gate::new();
-    let rig = gate.rig();
-    let mut front_end = rig.front_end(FrontEndOptions::default());
+    let (gate, rig, mut front_end) = served();
     let slot = held_up(&gate, &mut front_end);
     rig.server.shut_down(Duration::from_millis(100));
     assert!(!rig.socket().exists());
@@ -79,9 +82,7 @@ fn a_disk_that_hangs_does_not_hold_up_the_end() {
 
 #[test]
 fn a_front_end_that_left_is_followed_by_one_that_finds_its_requests_answered() {
-    let gate = Gate::new();
-    let rig = gate.rig();
-    let mut front_end = rig.front_end(FrontEndOptions::default());
+    let (gate, rig, mut front_end) = served();
     let slot = held_up(&gate, &mut front_end);
     let opened = open_later(&gate);
     // The new connection waits until the old one's request is answered, and does not execute it again.
@@ -106,9 +107,7 @@ fn a_queue_that_starts_tells_of_answers_that_its_last_server_may_have_kept_quiet
 
 #[test]
 fn one_front_end_has_the_disk() {
-    let gate = Gate::new();
-    let rig = gate.rig();
-    let mut first = rig.front_end(FrontEndOptions::default());
+    let (_gate, rig, mut first) = served();
     assert!(FrontEnd::connect(&rig.socket(), FrontEndOptions::default()).is_err());
     assert_eq!(read(&mut first.queues[0], 0, 512).0.status, 0);
     drop(first);
@@ -118,9 +117,7 @@ fn one_front_end_has_the_disk() {
 
 #[test]
 fn memory_comes_and_goes_while_queues_run() {
-    let gate = Gate::new();
-    let rig = gate.rig();
-    let mut front_end = rig.front_end(FrontEndOptions::default());
+    let (gate, _rig, mut front_end) = served();
     assert_eq!(write(&mut front_end.queues[0], 0, &[9; 4096]), 0);
     let added = Guest::new(1 << 32, 1 << 21).unwrap();
     front_end.add_memory(&added).unwrap();
@@ -163,9 +160,7 @@ fn memory_comes_and_goes_while_queues_run() {
 
 #[test]
 fn a_request_for_memory_that_is_gone_stops_the_queue() {
-    let gate = Gate::new();
-    let rig = gate.rig();
-    let mut front_end = rig.front_end(FrontEndOptions::default());
+    let (_gate, _rig, mut front_end) = served();
     let added = Guest::new(1 << 32, 1 << 21).unwrap();
     front_end.add_memory(&added).unwrap();
     front_end.remove_memory(&added).unwrap();
