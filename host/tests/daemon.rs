@@ -16,6 +16,7 @@ use justitia_host::journal::Outcome;
 use justitia_host::monitor::{Monitor, MonitorError};
 use justitia_host::run::{Options, reset, run};
 use justitia_host::socket::Socket;
+use justitia_host::status::VmStatus;
 
 use daemon::peers::{
     Balloon, CACHED, DISK, Daemon, MIB, Manner, Qemu, RAM, SHORT, ServiceManager, agent, monitor,
@@ -103,11 +104,8 @@ fn a_stop_signal_restores() {
 #[test]
 fn a_balloon_that_could_not_be_given_back_is_given_back_later() {
     let directory = tempfile::tempdir().unwrap();
-    let _qemu = Qemu::start("refused", None);
-    let balloon = monitor(&directory.path().join("refused.qmp"));
-    let config = SHORT.to_owned() + &vm("refused", directory.path(), &["qmp"]);
-    let _daemon = Daemon::start(directory.path(), &config, false);
-    wait_until("the balloon moves", || {
+    let (_qemu, balloon, _daemon) = moved("refused", directory.path());
+    wait_until("the balloon moves far", || {
         balloon.lock().unwrap().actual <= RAM - 32 * MIB
     });
     // Its guest lacks memory, and the monitor does not take the order that gives it back.
@@ -170,21 +168,18 @@ fn a_vm_that_was_left_and_ends_is_not_in_the_journal() {
 #[test]
 fn a_signal_has_the_configuration_read_again() {
     let directory = tempfile::tempdir().unwrap();
-    let _qemu = Qemu::start("reloaded", None);
-    let balloon = monitor(&directory.path().join("reloaded.qmp"));
+    let (_qemu, balloon, daemon) = moved("reloaded", directory.path());
     let own = vm("reloaded", directory.path(), &["qmp"]);
-    let daemon = Daemon::start(directory.path(), &(SHORT.to_owned() + &own), false);
-    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
     daemon.reload(&format!("{SHORT}{own}weight = 300\n"));
-    wait_until("its weight is another one", || {
-        daemon.vm("reloaded").is_some_and(|vm| vm.weight == 300)
+    daemon.comes("its weight is another one", "reloaded", |vm| {
+        vm.weight == 300
     });
     assert!(balloon.lock().unwrap().actual < RAM);
     // One with an error changes nothing, and one without the VM leaves it alone.
     daemon.reload(&format!("{SHORT}{own}weight = 0\n"));
     daemon.reload(&format!("{SHORT}{own}weight = 400\n"));
-    wait_until("its weight is another one", || {
-        daemon.vm("reloaded").is_some_and(|vm| vm.weight == 400)
+    daemon.comes("its weight is another one", "reloaded", |vm| {
+        vm.weight == 400
     });
     daemon.reload(SHORT);
     wait_until("its balloon is restored", || {
@@ -212,11 +207,7 @@ fn a_service_manager_that_does_not_read_is_not_waited_for() {
 #[test]
 fn a_guest_in_need_gets_its_balloon_back() {
     let directory = tempfile::tempdir().unwrap();
-    let _qemu = Qemu::start("needy", None);
-    let balloon = monitor(&directory.path().join("needy.qmp"));
-    let config = SHORT.to_owned() + &vm("needy", directory.path(), &["qmp"]);
-    let daemon = Daemon::start(directory.path(), &config, false);
-    wait_until("the balloon moves", || balloon.lock().unwrap().actual < RAM);
+    let (_qemu, balloon, daemon) = moved("needy", directory.path());
     balloon.lock().unwrap().available = 0;
     wait_until("all is given back", || {
         balloon.lock().unwrap().actual == RAM
@@ -240,11 +231,7 @@ fn observing_changes_nothing() {
     balloon.lock().unwrap().interval = 5;
     let config = SHORT.to_owned() + &vm("observed", directory.path(), &["qmp", "channel"]);
     let mut daemon = Daemon::start(directory.path(), &config, true);
-    wait_until("it would ask", || {
-        daemon
-            .vm("observed")
-            .is_some_and(|vm| !vm.decisions.is_empty())
-    });
+    daemon.comes("it would ask", "observed", |vm| !vm.decisions.is_empty());
     assert!(daemon.status().observe);
     daemon.stop();
     assert_eq!(
@@ -327,22 +314,20 @@ fn a_monitor_that_another_has_is_told_and_no_obstacle() {
         .unwrap();
     let config = vm("busy", directory.path(), &[]);
     let start = || Daemon::start(directory.path(), &config, false);
-    let told = |daemon: &Daemon| {
-        let error = daemon.vm("busy").and_then(|vm| vm.monitor_error);
+    let told = |vm: &VmStatus| {
+        let error = vm.monitor_error.as_ref();
         error.is_some_and(|error| error.contains("serves one client"))
     };
     let mut daemon = start();
-    wait_until("it is told", || told(&daemon));
+    daemon.comes("it is told", "busy", told);
     // More tries than QEMU lets wait. It ends nevertheless, and starts again.
     std::thread::sleep(std::time::Duration::from_secs(12));
     daemon.stop();
     let daemon = start();
-    wait_until("it is told again", || told(&daemon));
+    daemon.comes("it is told again", "busy", told);
     drop(other);
-    wait_until("it is used when it is free", || {
-        daemon
-            .vm("busy")
-            .is_some_and(|vm| vm.balloon == Some((RAM, RAM)))
+    daemon.comes("it is used when it is free", "busy", |vm| {
+        vm.balloon == Some((RAM, RAM))
     });
 }
 
@@ -369,20 +354,14 @@ fn the_monitor_of_libvirt_is_asked_through_virsh() {
         "socket,id=charmonitor,path={},server=on,wait=off",
         socket.display()
     );
-    let more = [
-        "-chardev",
-        &chardev,
-        "-mon",
-        "chardev=charmonitor,mode=control",
-    ];
+    let mode = "chardev=charmonitor,mode=control";
+    let more = ["-chardev", &chardev, "-mon", mode];
     let qemu = Qemu::start_with("domain", &more);
     let noted = NotedByLibvirt::new("domain", qemu.0.id());
     let config = vm("domain", directory.path(), &[]);
     let daemon = Daemon::start(directory.path(), &config, false);
-    wait_until("its balloon is seen", || {
-        daemon
-            .vm("domain")
-            .is_some_and(|vm| vm.balloon == Some((RAM, RAM)) && vm.deflates_on_oom)
+    daemon.comes("its balloon is seen", "domain", |vm| {
+        vm.balloon == Some((RAM, RAM)) && vm.deflates_on_oom
     });
     let log = std::fs::read_to_string(directory.path().join("log")).unwrap();
     let asked = format!("qemu-monitor-command -- {} ", own("domain"));
@@ -419,23 +398,15 @@ fn a_process_that_names_the_monitor_of_another_one_does_not_move_its_balloon() {
     std::fs::copy("/bin/sh", &program).unwrap();
     let qmp = format!("unix:{},server=on", path.display());
     let mut poser = std::process::Command::new(&program)
-        .args([
-            "-c",
-            "read end",
-            "-name",
-            &own("poser"),
-            "-m",
-            "1",
-            "-qmp",
-            &qmp,
-        ])
+        .args(["-c", "read end", "-name", &own("poser"), "-m", "1"])
+        .args(["-qmp", &qmp])
         .stdin(std::process::Stdio::piped())
         .spawn()
         .unwrap();
     let config = format!("{SHORT}{}", vm("poser", directory.path(), &[]));
     let daemon = Daemon::start(directory.path(), &config, false);
-    wait_until("it is told", || {
-        let error = daemon.vm("poser").and_then(|vm| vm.monitor_error);
+    daemon.comes("it is told", "poser", |vm| {
+        let error = vm.monitor_error.as_ref();
         error.is_some_and(|error| error.contains("whose command line names the socket"))
     });
     std::thread::sleep(std::time::Duration::from_secs(2));
@@ -484,11 +455,7 @@ fn what_a_vm_and_its_guest_cache_both_is_looked_at() {
         config += &vm(name, directory.path(), &keys);
     }
     let daemon = Daemon::start(directory.path(), &config, true);
-    wait_until("the agent answers", || {
-        daemon
-            .vm("both")
-            .is_some_and(|vm| vm.agent == Agent::Answers)
-    });
+    daemon.comes("the agent answers", "both", |vm| vm.agent == Agent::Answers);
     let mut found = None;
     // Nobody looks twice within seconds.
     wait_until("it was looked at", || {
@@ -532,9 +499,7 @@ fn tenants_of_guests_are_asked_for_and_told_while_somebody_looks() {
     }
     let daemon = Daemon::start(directory.path(), &config, true);
     for name in ["tells", "old"] {
-        wait_until("the agent answers", || {
-            daemon.vm(name).is_some_and(|vm| vm.agent == Agent::Answers)
-        });
+        daemon.comes("the agent answers", name, |vm| vm.agent == Agent::Answers);
     }
     let asked = |index: usize| -> u64 { vms[index].1.lock().unwrap().tenants };
     assert_eq!([asked(0), asked(1)], [0, 0], "nobody has looked");

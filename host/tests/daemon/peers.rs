@@ -71,18 +71,9 @@ impl Qemu {
 
     pub(crate) fn start_with(name: &str, more: &[&str]) -> Self {
         let mut command = Command::new("qemu-system-x86_64");
-        command.args([
-            "-S",
-            "-nodefaults",
-            "-display",
-            "none",
-            "-accel",
-            "tcg",
-            "-m",
-            "512",
-            // It holds what its guest would use.
-            "-mem-prealloc",
-        ]);
+        command.args(["-S", "-nodefaults", "-display", "none", "-accel", "tcg"]);
+        // It holds what its guest would use.
+        command.args(["-m", "512", "-mem-prealloc"]);
         command.args(["-name", &format!("guest={}", own(name))]);
         command.args([
             "-device",
@@ -390,6 +381,11 @@ impl Daemon {
             .vms
             .into_iter()
             .find(|vm| vm.name == own(name))
+    }
+
+    /// Waits until this VM is so.
+    pub(crate) fn comes(&self, what: &str, name: &str, is_so: impl Fn(&VmStatus) -> bool) {
+        wait_until(what, || self.vm(name).is_some_and(|vm| is_so(&vm)));
     }
 
     /// A VM with what its guest says of its tenants, when it is asked now.
