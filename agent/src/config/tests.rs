@@ -165,34 +165,27 @@ fn rules_may_be_about_containers_images_labels_units_and_machines() {
 
 #[test]
 fn rules_that_can_never_match_are_warned_of() {
-    for (rule, words) in [
-        (
-            "match = 'a//b'",
-            "match = \"a//b\" matches no cgroup: each part of a path is a name",
-        ),
-        ("match = '../a'", "matches no cgroup"),
-        (
-            "container = '/web'",
-            "matches no container: no name begins with a slash",
-        ),
-        ("container = ''", "at least one character"),
-        ("label = 'app'", "a label is KEY=VALUE"),
-        (
-            "unit = 'nginx'",
-            "matches no unit: expected the name of one",
-        ),
-        ("unit = 'nginx*.servic'", "matches no unit"),
-        ("unit = 'system.slice/nginx.service'", "there is `match`"),
-        (
-            "domain = 'a'\nimage = 'b'",
-            "a virtual machine (domain) has no image",
-        ),
-    ] {
+    let warnings = |rule: &str| {
         let text = format!("[[tenant]]\n{rule}\nweight = 3\n");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j.toml");
         std::fs::write(&path, text).unwrap();
-        let warnings = Config::check(Some(&path)).unwrap().warnings;
+        Config::check(Some(&path)).unwrap().warnings
+    };
+    let wrong = r#"
+match = 'a//b' | match = "a//b" matches no cgroup: each part of a path is a name
+match = '../a' | matches no cgroup
+container = '/web' | matches no container: no name begins with a slash
+container = '' | at least one character
+label = 'app' | a label is KEY=VALUE
+unit = 'nginx' | matches no unit: expected the name of one
+unit = 'nginx*.servic' | matches no unit
+unit = 'system.slice/nginx.service' | there is `match`
+domain = 'a'\nimage = 'b' | a virtual machine (domain) has no image
+"#;
+    for case in wrong.trim().lines() {
+        let (rule, words) = case.split_once(" | ").unwrap();
+        let warnings = warnings(&rule.replace(r"\n", "\n"));
         let warned = warnings.iter().any(|w| w.what.contains(words));
         assert!(warned && warnings.len() == 1, "{rule}: {warnings:?}");
     }
@@ -206,11 +199,7 @@ fn rules_that_can_never_match_are_warned_of() {
         "unit = 'a.s*ce'",
         "label = '*'",
     ] {
-        let text = format!("[[tenant]]\n{rule}\nweight = 3\n");
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("j.toml");
-        std::fs::write(&path, text).unwrap();
-        let warnings = Config::check(Some(&path)).unwrap().warnings;
+        let warnings = warnings(rule);
         assert!(warnings.is_empty(), "{rule}: {warnings:?}");
     }
 }

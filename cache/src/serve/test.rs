@@ -182,104 +182,43 @@ fn every_syntax_error_is_reported() {
     }
 }
 
-/// What is replaced in [`WHOLE`], by what, and how the error begins.
-const WRONG: [(&str, &str, &str); 20] = [
-    (
-        "weight = 200",
-        "weight = 0",
-        "cache.toml:21: vm.weight: expected a weight from 1 to 10000, found 0",
-    ),
-    (
-        "weight = 200",
-        "weigth = 200",
-        "cache.toml:21: expected one of `name`, `weight`",
-    ),
-    ("\"1GiB\"", "\"1 potato\"", "cache.toml:6: expected a size"),
-    ("\"1GiB\"", "true", "cache.toml:6: expected a size"),
-    (
-        "\"exclusive\"",
-        "\"maybe\"",
-        "cache.toml:31: expected one of `inclusive`, `exclusive`, `uncached`, found `maybe`",
-    ),
-    (
-        "\"batch-root\"",
-        "\"web-root\"",
-        "cache.toml:42: expected every disk once, found \"web-root\"",
-    ),
-    (
-        "\"batch\"",
-        "\"web\"",
-        "cache.toml:38: expected every VM once",
-    ),
-    ("\"batch\"", "\"a/b\"", "cache.toml:38: expected a VM name"),
-    (
-        "[tls]\ndirectory = \"/etc/pki\"",
-        "",
-        "cache.toml:14: expected a [tls] table with certificates of clients, found 0.0.0.0:10809 without",
-    ),
-    (
-        "\"/etc/pki\"",
-        "\"/etc/pki\"\nverify_clients = false",
-        "cache.toml:14: expected a [tls] table with certificates of clients",
-    ),
-    (
-        "\"0.0.0.0:10809\"",
-        "\"0.0.0.0:10809\"\ninsecure = true",
-        "cache.toml:15: expected either `insecure = true` or certificates of clients, found both",
-    ),
-    (
-        "weight = 200",
-        "clients = [\"\"]",
-        "cache.toml:21: expected names in certificates, found an empty one",
-    ),
-    (
-        "127.0.0.1",
-        "10.0.0.1",
-        "cache.toml:3: expected a loopback address for metrics",
-    ),
-    (
-        "serial = \"root\"",
-        "serial = \"a b\"",
-        "cache.toml:32: expected a serial of 1 to 20 printable ASCII characters, found",
-    ),
-    (
-        "name = \"web-root\"",
-        "name = \"a\"\nimage = \"/a\"\nserial = \"root\"\n[[vm.disk]]\nname = \"b\"",
-        "cache.toml:36: expected every serial once among the disks of a VM, found",
-    ),
-    (
-        "name = \"web-root\"\nimage = \"/img/web\"\nmode = \"exclusive\"\nserial = \"root\"",
-        "name = \"the web's root file system\"\nimage = \"/img/web\"",
-        "cache.toml:29: expected a serial for disk",
-    ),
-    (
-        "residency = \"1MiB\"",
-        "residency = \"1TiB\"",
-        "cache.toml:35: expected a residency table of 64 bytes to 16 GiB, found",
-    ),
-    (
-        "residency = \"1MiB\"",
-        "name = \"web-root\"",
-        "cache.toml:35: expected every disk or port once, found",
-    ),
-    (
-        "residency = \"1MiB\"",
-        "pools = 3",
-        "cache.toml:35: expected one of `name`, `residency`, `ssd`, found the unknown key `pools`",
-    ),
-    ("size = \"1GiB\"", "size = ", "cache.toml:6: "),
-];
+/// What is replaced in [`WHOLE`], by what, and the line and the beginning of the error. `\n` is the end of a line.
+const WRONG: &str = r#"
+weight = 200 | weight = 0 | 21: vm.weight: expected a weight from 1 to 10000, found 0
+weight = 200 | weigth = 200 | 21: expected one of `name`, `weight`
+"1GiB" | "1 potato" | 6: expected a size
+"1GiB" | true | 6: expected a size
+"exclusive" | "maybe" | 31: expected one of `inclusive`, `exclusive`, `uncached`, found `maybe`
+"batch-root" | "web-root" | 42: expected every disk once, found "web-root"
+"batch" | "web" | 38: expected every VM once
+"batch" | "a/b" | 38: expected a VM name
+[tls]\ndirectory = "/etc/pki" |  | 14: expected a [tls] table with certificates of clients, found 0.0.0.0:10809 without
+"/etc/pki" | "/etc/pki"\nverify_clients = false | 14: expected a [tls] table with certificates of clients
+"0.0.0.0:10809" | "0.0.0.0:10809"\ninsecure = true | 15: expected either `insecure = true` or certificates of clients, found both
+weight = 200 | clients = [""] | 21: expected names in certificates, found an empty one
+127.0.0.1 | 10.0.0.1 | 3: expected a loopback address for metrics
+serial = "root" | serial = "a b" | 32: expected a serial of 1 to 20 printable ASCII characters, found
+name = "web-root" | name = "a"\nimage = "/a"\nserial = "root"\n[[vm.disk]]\nname = "b" | 36: expected every serial once among the disks of a VM, found
+name = "web-root"\nimage = "/img/web"\nmode = "exclusive"\nserial = "root" | name = "the web's root file system"\nimage = "/img/web" | 29: expected a serial for disk
+residency = "1MiB" | residency = "1TiB" | 35: expected a residency table of 64 bytes to 16 GiB, found
+residency = "1MiB" | name = "web-root" | 35: expected every disk or port once, found
+residency = "1MiB" | pools = 3 | 35: expected one of `name`, `residency`, `ssd`, found the unknown key `pools`
+size = "1GiB" | size =  | 6:
+"#;
 
 #[test]
 fn an_error_names_file_line_and_what_was_expected() {
-    for (from, to, expected) in WRONG {
+    for case in WRONG.trim().lines() {
+        let case = case.replace(r"\n", "\n");
+        let cells: Vec<&str> = case.split(" | ").collect();
+        let [from, to, expected] = cells[..] else {
+            panic!("{case}")
+        };
         assert!(WHOLE.contains(from), "{from}");
         let found = errors(&WHOLE.replace(from, to));
-        let (place, what) = expected.split_once(": ").unwrap();
-        assert!(
-            found.starts_with(&format!("{place}: ")) && found.contains(what),
-            "expected {expected:?}, found {found:?}"
-        );
+        let (line, what) = expected.split_once(':').unwrap();
+        let begins = found.starts_with(&format!("cache.toml:{line}: "));
+        assert!(begins && found.contains(what.trim()), "{case:?}: {found:?}");
     }
     let found = errors("[[vm]]\nname = \"a\"\n[[vm]]\nname = \"a\"\n");
     assert_eq!(

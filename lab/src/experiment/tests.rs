@@ -60,82 +60,47 @@ fn absent_keys_have_their_defaults() {
     assert_eq!(experiment.disk.bytes_per_second, Size(60_000_000));
 }
 
-/// What of [`GOOD`] is replaced with what, the line of the error, and a part of it.
-const WRONG: [(&str, &str, usize, &str); 16] = [
-    (
-        "[\"conventional\"]",
-        "[\"cfq\"]",
-        3,
-        "expected a configuration",
-    ),
-    ("[\"conventional\"]", "[]", 3, "at least one configuration"),
-    ("[\"bandwidth\"]", "[\"speed\"]", 4, "expected a metric"),
-    ("name = \"a\"", "name = \"../a\"", 6, "expected a name"),
-    ("name = \"a\"", "name = \"outsider\"", 6, "expected a name"),
-    (
-        "weight = 100",
-        "weight = 0",
-        6,
-        "expected a weight from 1 to 10000, found 0",
-    ),
-    (
-        "weight = 100",
-        "weight = 100\n[[tenant]]\nname = \"a\"\nweight = 1",
-        9,
-        "found \"a\" again",
-    ),
-    (
-        "weight = 100",
-        "weight = 100\nbackground = \"x\"",
-        6,
-        "expected a workload",
-    ),
-    (
-        "workload = \"w\"",
-        "workload = \"x\"",
-        13,
-        "expected a workload (w), found \"x\"",
-    ),
-    ("seconds = 3", "", 13, "expected seconds"),
-    (
-        "seconds = 3",
-        "seconds = 3\nin = [\"b\"]",
-        13,
-        "expected a tenant",
-    ),
-    ("do = \"run\"", "do = \"jump\"", 14, "jump"),
-    (
-        "seconds = 3",
-        "seconds = 3\nas = \"bandwidth\"",
-        13,
-        "whose total is \"whole\"",
-    ),
-    (
-        "do = \"run\"\nworkload = \"w\"\n",
-        "do = \"sample\"\nas = \"settled\"\n",
-        13,
-        "whose total is \"whole\"",
-    ),
-    (
-        "[[phase]]",
-        "[disk]\njournal = \"1MiB\"\n[[phase]]",
-        14,
-        "4MiB to half of the disk",
-    ),
-    (
-        "[[phase]]",
-        "[disk]\nfilesystem = \"xfs\"\njournal = \"64MiB\"\n[[phase]]",
-        15,
-        "expected ext4",
-    ),
-];
+/// What of [`GOOD`] is replaced with what, the line of the error, and a part of it. `\n` is the end of a line.
+const WRONG: &str = r#"
+title = "T" | title = 3 | 1 | string
+title = "T" | titel = "T" | 1 | titel
+["conventional"] | ["cfq"] | 3 | expected a configuration
+["conventional"] | [] | 3 | at least one configuration
+["bandwidth"] | ["speed"] | 4 | expected a metric
+name = "a" | name = "../a" | 6 | expected a name
+name = "a" | name = "outsider" | 6 | expected a name
+weight = 100 | weight = 0 | 6 | expected a weight from 1 to 10000, found 0
+weight = 100 | weight = 100\n[[tenant]]\nname = "a"\nweight = 1 | 9 | found "a" again
+weight = 100 | weight = 100\nbackground = "x" | 6 | expected a workload
+workload = "w" | workload = "x" | 13 | expected a workload (w), found "x"
+seconds = 3 |  | 13 | expected seconds
+seconds = 3 | seconds = 3\nin = ["b"] | 13 | expected a tenant
+seconds = 3 | secs = 3 | 13 | secs
+do = "run" | do = "jump" | 14 | jump
+sh = "sleep {seconds}" | perl = "" | 11 | perl
+seconds = 3 | seconds = 3\nas = "bandwidth" | 13 | whose total is "whole"
+do = "run"\nworkload = "w"\n | do = "sample"\nas = "settled"\n | 13 | whose total is "whole"
+[[phase]] | [disk]\nsize = "1 parsec"\n[[phase]] | 14 | expected a size such as 64K
+[[phase]] | [disk]\njournal = "1MiB"\n[[phase]] | 14 | 4MiB to half of the disk
+[[phase]] | [disk]\nfilesystem = "xfs"\njournal = "64MiB"\n[[phase]] | 15 | expected ext4
+"#;
+
+/// The lines of a table of such cells.
+fn cells<const N: usize>(table: &str) -> impl Iterator<Item = [String; N]> {
+    let lines = table.lines().filter(|line| !line.is_empty());
+    lines.map(|line| {
+        let cells = line.split(" | ").map(|cell| cell.replace(r"\n", "\n"));
+        let cells: Vec<String> = cells.collect();
+        cells.try_into().unwrap()
+    })
+}
 
 #[test]
 fn errors_say_file_and_line() {
-    for (from, to, line, what) in WRONG {
-        let error = error(from, to);
+    for [from, to, line, what] in cells(WRONG) {
+        let error = error(&from, &to);
         assert!(error.contains(&format!("t.toml:{line}:")), "{to}: {error}");
-        assert!(error.contains(what), "{to}: {error}");
+        assert!(error.contains(&what), "{to}: {error}");
     }
 }
 
@@ -249,40 +214,19 @@ fn an_array_replaces_the_whole_array_of_the_base() {
 
 #[test]
 fn errors_with_a_base_say_file_and_line() {
-    let own = |text: &str| format!("base = \"good.toml\"\n{text}");
-    for (base, own, error) in [
-        (
-            GOOD,
-            own("[[tenant]]\nname = \"b\"\nweight = 0\n"),
-            "own.toml:2: expected a weight",
-        ),
-        (
-            GOOD,
-            own("\n[disk]\njournal = \"1MiB\"\n"),
-            "own.toml:4: expected ext4, and 4MiB",
-        ),
-        (
-            GOOD,
-            own("titel = \"T\"\n"),
-            "own.toml:2: expected one of `name`, `title`",
-        ),
-        (
-            &GOOD.replace("seconds = 3", "secs = 3"),
-            own(""),
-            "good.toml:13: expected one of `workload`",
-        ),
-        (
-            &GOOD.replace("weight = 100", "weight = 0"),
-            own(""),
-            "good.toml:6: expected a weight",
-        ),
-        (
-            &GOOD.replace("weight = 100", "weight ="),
-            own(""),
-            "good.toml:8:",
-        ),
-    ] {
-        assert_refused(base, &own, error);
+    // What is replaced of the base, with what, what its heir says, and the error.
+    for [from, to, own, error] in cells(
+        r#"
+"T" | "T" | [[tenant]]\nname = "b"\nweight = 0\n | own.toml:2: expected a weight
+"T" | "T" | \n[disk]\njournal = "1MiB"\n | own.toml:4: expected ext4, and 4MiB
+"T" | "T" | titel = "T"\n | own.toml:2: expected one of `name`, `title`
+seconds = 3 | secs = 3 |  | good.toml:13: expected one of `workload`
+weight = 100 | weight = 0 |  | good.toml:6: expected a weight
+weight = 100 | weight = |  | good.toml:8:
+"#,
+    ) {
+        let own = format!("base = \"good.toml\"\n{own}");
+        assert_refused(&GOOD.replace(&from, &to), &own, &error);
     }
 }
 
@@ -302,39 +246,18 @@ fn assert_refused(base: &str, own: &str, error: &str) {
 #[test]
 fn wrong_bases_and_cycles_are_refused_with_file_and_line() {
     let cycle = format!("base = \"own.toml\"\n{GOOD}");
-    for (base, own, error) in [
-        (
-            &*cycle,
-            "base = \"good.toml\"",
-            "good.toml:1: expected a base that does not build on this experiment",
-        ),
-        (
-            GOOD,
-            "base = \"own.toml\"",
-            "own.toml:1: expected a base that does not",
-        ),
-        (
-            GOOD,
-            "\nbase = \"none.toml\"",
-            "own.toml:2: none.toml: expected a TOML file that can be read, found none",
-        ),
-        (
-            GOOD,
-            "base = \"../good.toml\"",
-            "own.toml:1: expected a file in the same",
-        ),
-        (
-            GOOD,
-            "base = \"rereed\"",
-            "own.toml:1: expected the path of a .toml file, or an experiment (",
-        ),
-        (
-            GOOD,
-            "base = 3",
-            "own.toml:1: expected the name of an experiment",
-        ),
-    ] {
-        assert_refused(base, own, error);
+    let error = "good.toml:1: expected a base that does not build on this experiment";
+    assert_refused(&cycle, "base = \"good.toml\"", error);
+    for [own, error] in cells(
+        r#"
+base = "own.toml" | own.toml:1: expected a base that does not
+\nbase = "none.toml" | own.toml:2: none.toml: expected a TOML file that can be read, found none
+base = "../good.toml" | own.toml:1: expected a file in the same
+base = "rereed" | own.toml:1: expected the path of a .toml file, or an experiment (
+base = 3 | own.toml:1: expected the name of an experiment
+"#,
+    ) {
+        assert_refused(GOOD, &own, &error);
     }
 }
 
