@@ -72,6 +72,20 @@ pub struct Interval {
 }
 
 impl Interval {
+    /// A quarter of a second in which the disk is always busy, with so much done a second and one request there.
+    #[cfg(test)]
+    pub(super) const fn busy(bytes: f64, requests: f64) -> Self {
+        Self {
+            seconds: 0.25,
+            busy: 1.0,
+            used: None,
+            bytes,
+            requests,
+            queued: 0.0,
+            under_way: 1.0,
+        }
+    }
+
     /// The part of it in which requests waited for the disk, or for io.cost before it, 0 to 1.
     #[must_use]
     pub fn occupied(&self) -> f64 {
@@ -248,13 +262,10 @@ mod tests {
         std::fs::write(&path, later).unwrap();
         let (interval, failed) = sample(0.25);
         let expected = Interval {
-            seconds: 0.25,
             busy: 0.4,
-            used: None,
-            bytes: 10.0 * SECTOR / 0.25,
-            requests: 20.0 / 0.25,
             queued: 2.0,
             under_way: 0.04,
+            ..Interval::busy(10.0 * SECTOR / 0.25, 20.0 / 0.25)
         };
         assert_eq!(interval, Some(expected));
         assert!(!failed);

@@ -26,13 +26,11 @@ fn looked(capacity: &Capacity, busy: f64, bytes: f64, queued: f64) -> Interval {
     // Where it is always busy and does less than is handed out, requests wait.
     let waits = busy >= 1.0 && bytes < 0.999e6 * rate(capacity);
     Interval {
-        seconds: 0.25,
         busy,
         used: Some((bytes + 262_144.0 * queued) * 1e-6 / rate(capacity)),
-        bytes,
-        requests: bytes / 262_144.0,
         queued: queued / 4.0,
         under_way: if waits { 16.0 } else { 1.0 },
+        ..Interval::busy(bytes, bytes / 262_144.0)
     }
 }
 
@@ -131,13 +129,8 @@ fn what_a_disk_can_do_is_known_though_it_rests_for_moments() {
         for look in 0..12 {
             let busy = if look % 2 == 0 { 1.0 } else { part };
             let seen = Interval {
-                seconds: 0.25,
                 busy,
-                used: None,
-                bytes: 60e6 * busy,
-                requests: 1000.0 * busy,
-                queued: 0.0,
-                under_way: 1.0,
+                ..Interval::busy(60e6 * busy, 1000.0 * busy)
             };
             rate.step(Contention::Engaged, &seen, &Costs::default());
         }
@@ -249,13 +242,9 @@ fn a_disk_that_got_a_little_faster_is_measured_again() {
 #[test]
 fn while_a_disk_stands_still_the_rate_does_not_move() {
     let interval = |busy, bytes| Interval {
-        seconds: 0.25,
         busy,
         used: Some(bytes / 59.4e6),
-        bytes,
-        requests: bytes / 262_144.0,
-        queued: 0.0,
-        under_way: 1.0,
+        ..Interval::busy(bytes, bytes / 262_144.0)
     };
     let (mut rate, mut costs) = (Rate::default(), Costs::default());
     costs.step(true, &interval(1.0, 60e6), false);
@@ -276,13 +265,9 @@ fn once_requests_are_known_to_be_dear_the_rate_is_of_that() {
     let mut capacity = can(60e6);
     second(&mut capacity, 0.5, 59.4e6, 0.0);
     let small = Interval {
-        seconds: 0.25,
-        busy: 1.0,
         used: Some(2000.0 * 4096.0 / 59.4e6),
-        bytes: 2000.0 * 4096.0,
-        requests: 2000.0,
-        queued: 0.0,
         under_way: 16.0,
+        ..Interval::busy(2000.0 * 4096.0, 2000.0)
     };
     let learnt = Prices {
         bytes: 60e6,
@@ -300,13 +285,9 @@ fn once_requests_are_known_to_be_dear_the_rate_is_of_that() {
 #[test]
 fn what_requests_cost_is_taken_in_where_the_queue_does_not_get_shorter() {
     let full = Interval {
-        seconds: 0.25,
-        busy: 1.0,
         used: Some(1.0),
-        bytes: 39e6,
-        requests: 870.0,
-        queued: 0.0,
         under_way: 47.0,
+        ..Interval::busy(39e6, 870.0)
     };
     let learnt = Prices {
         bytes: 80e6,
@@ -329,13 +310,10 @@ fn what_requests_cost_is_taken_in_where_the_queue_does_not_get_shorter() {
 #[test]
 fn tenants_that_rest_do_not_change_the_rate() {
     let rests = Interval {
-        seconds: 0.25,
         busy: 0.0,
         used: Some(0.0),
-        bytes: 0.0,
-        requests: 0.0,
-        queued: 0.0,
         under_way: 0.0,
+        ..Interval::busy(0.0, 0.0)
     };
     let mut capacity = can(60e6);
     let learnt = Prices {

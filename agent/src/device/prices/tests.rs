@@ -1,21 +1,9 @@
 use super::*;
 
-fn quarter(bytes: f64, requests: f64) -> Interval {
-    Interval {
-        seconds: 0.25,
-        busy: 1.0,
-        used: None,
-        bytes,
-        requests,
-        queued: 0.0,
-        under_way: 1.0,
-    }
-}
-
 /// A window of so much a second.
 fn window(costs: &mut Costs, bytes: f64, requests: f64) {
     for _ in 0..8 {
-        costs.step(true, &quarter(bytes, requests), false);
+        costs.step(true, &Interval::busy(bytes, requests), false);
     }
 }
 
@@ -97,13 +85,13 @@ fn the_second_is_always_spent() {
         &Interval {
             busy: 0.9,
             used: Some(1.0),
-            ..quarter(60e6, 240.0)
+            ..Interval::busy(60e6, 240.0)
         },
         true,
     );
     assert_eq!(idle.prices(), None, "what our own io.cost lets through");
     let mut nothing = Costs::default();
-    nothing.step(true, &quarter(0.0, 0.0), false);
+    nothing.step(true, &Interval::busy(0.0, 0.0), false);
     assert_eq!(nothing.prices(), None);
 }
 

@@ -4,7 +4,7 @@ use crate::device::{Costs, Interval};
 use std::path::Path;
 use std::time::Duration;
 
-use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
+use justitia_kernel::cgroup::{Cgroup, CgroupFs};
 use justitia_kernel::io::{DevId, IoStat};
 use justitia_kernel::knob::Knob;
 
@@ -34,6 +34,15 @@ struct Machine {
 }
 
 impl Machine {
+    /// With a disk whose weights are corrected.
+    fn corrected() -> Self {
+        let mut machine = Self::new();
+        machine.come(1);
+        machine.follow(0);
+        machine.correct();
+        machine
+    }
+
     /// Without disks, with two cgroups.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -98,13 +107,12 @@ impl Machine {
     }
 
     /// The first cgroup has a corrected weight, and the second one a line of its operator's.
-    fn correct(&mut self) -> CgroupId {
+    fn correct(&mut self) {
         assert_eq!(self.controller(), Some(Controller::Bfq));
         let (a, b) = (&self.cgroups[0], self.cgroups[1].id());
         let set = self.store.set(a, KNOB, "8:0 300");
         assert_eq!(set.unwrap(), WriteOutcome::Written);
         self.store.mark_external(b, KNOB, "8:0 5");
-        a.id()
     }
 
     /// Nothing is held or left of the number, and the first cgroup was told so.
@@ -139,10 +147,7 @@ fn a_disk_that_comes_is_divided_and_one_that_goes_leaves_nothing() {
 
 #[test]
 fn another_disk_of_the_same_number_begins_anew() {
-    let mut machine = Machine::new();
-    machine.come(1);
-    machine.follow(0);
-    machine.correct();
+    let mut machine = Machine::corrected();
     // Between two looks.
     machine.go();
     machine.come(2);
@@ -153,10 +158,7 @@ fn another_disk_of_the_same_number_begins_anew() {
 
 #[test]
 fn another_medium_begins_anew_and_what_the_kernel_keeps_is_given_back() {
-    let mut machine = Machine::new();
-    machine.come(1);
-    machine.follow(0);
-    machine.correct();
+    let mut machine = Machine::corrected();
     let sequence = machine.sys.0.path().join("devices/sda/diskseq");
     std::fs::write(sequence, "2\n").unwrap();
     assert_eq!(machine.follow(10), [DiskIdentity::Sequence(2)]);
@@ -167,10 +169,8 @@ fn another_medium_begins_anew_and_what_the_kernel_keeps_is_given_back() {
 
 #[test]
 fn a_disk_whose_counters_cannot_be_read_is_not_divided() {
-    let mut machine = Machine::new();
-    machine.come(1);
-    machine.follow(0);
-    let id = machine.correct();
+    let mut machine = Machine::corrected();
+    let id = machine.cgroups[0].id();
     std::fs::write(machine.sys.0.path().join("devices/sda/stat"), "").unwrap();
     assert_eq!(machine.credits.disks[0].meter.sample(machine.begin), None);
     assert_eq!(machine.follow(0), [], "it does not wait for the next look");
@@ -180,10 +180,7 @@ fn a_disk_whose_counters_cannot_be_read_is_not_divided() {
 /// It comes before the scheduler, so the lines of BFQ go.
 #[test]
 fn io_cost_that_is_enabled_later_has_its_weights_corrected() {
-    let mut machine = Machine::new();
-    machine.come(1);
-    machine.follow(0);
-    machine.correct();
+    let mut machine = Machine::corrected();
     let qos = machine.file("", "io.cost.qos");
     std::fs::write(&qos, "8:0 enable=1 ctrl=auto\n").unwrap();
     assert_eq!(machine.follow(10).len(), 1);
@@ -212,10 +209,7 @@ fn io_cost_that_is_enabled_later_has_its_weights_corrected() {
 
 #[test]
 fn io_cost_is_ours_where_neither_bfq_nor_an_operators_io_cost_divides() {
-    let mut machine = Machine::new();
-    machine.come(1);
-    machine.follow(0);
-    machine.correct();
+    let mut machine = Machine::corrected();
     let scheduler = machine.sys.0.path().join("devices/sda/queue/scheduler");
     std::fs::write(scheduler, "[none] bfq\n").unwrap();
     assert!(machine.credits.disks[0].own.is_none());
@@ -239,15 +233,7 @@ fn io_cost_that_is_ours_is_not_found_as_an_operators() {
     let scheduler = machine.sys.0.path().join("devices/sda/queue/scheduler");
     std::fs::write(scheduler, "[none] bfq\n").unwrap();
     assert_eq!(machine.controller(), Some(Controller::IoCost));
-    let busy = Interval {
-        seconds: 0.25,
-        busy: 1.0,
-        used: None,
-        bytes: 60e6,
-        requests: 1000.0,
-        queued: 0.0,
-        under_way: 1.0,
-    };
+    let busy = Interval::busy(60e6, 1000.0);
     machine.store.write_knob = |cgroup, knob, value| {
         std::fs::write(cgroup.full_path().join(knob.file()), format!("{value}\n")).unwrap();
         Ok(())
@@ -268,10 +254,7 @@ fn io_cost_that_is_ours_is_not_found_as_an_operators() {
 
 #[test]
 fn a_disk_on_which_a_latency_is_kept_is_not_divided() {
-    let mut machine = Machine::new();
-    machine.come(1);
-    machine.follow(0);
-    machine.correct();
+    let mut machine = Machine::corrected();
     std::fs::write(machine.file("b", "cgroup.controllers"), "io memory\n").unwrap();
     let fs = CgroupFs::open_fixture(&machine.dir.path().join("cgroup")).unwrap();
     let mut cgroups = CgroupTree::new(&fs, false, MemorySampler::new);

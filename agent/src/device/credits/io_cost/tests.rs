@@ -42,13 +42,8 @@ impl Fixture {
     /// Seconds in which the disk was busy and completed so many bytes a second.
     fn busy(&mut self, contention: Contention, seconds: u32, bytes: f64) -> Vec<Moved> {
         let interval = Interval {
-            seconds: 0.25,
-            busy: 1.0,
             used: Some(1.0),
-            bytes,
-            requests: bytes / 65536.0,
-            queued: 0.0,
-            under_way: 1.0,
+            ..Interval::busy(bytes, bytes / 65536.0)
         };
         let mut moved = Vec::new();
         for _ in 0..4 * seconds {
