@@ -145,6 +145,18 @@ pub struct SsdConfig {
     pub overwrite: bool,
 }
 
+impl SsdConfig {
+    /// So many bytes of a file or device, where nothing may be lost.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>, bytes: u64) -> Self {
+        Self {
+            path: path.into(),
+            bytes,
+            overwrite: false,
+        }
+    }
+}
+
 /// What a cache starts with. Sizes and the SSD store can be changed while it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheConfig {

@@ -81,11 +81,7 @@ mod tests {
         let config = CacheConfig {
             memory_bytes: 0,
             memory_limit: Some(0),
-            ssd: Some(SsdConfig {
-                path: dir.path().join("ssd"),
-                bytes,
-                overwrite: false,
-            }),
+            ssd: Some(SsdConfig::new(dir.path().join("ssd"), bytes)),
         };
         let spec = PoolSpec::of(StoreKind::Ssd, Weight::default());
         let b = backed(config, spec, Policy::Fifo);

@@ -124,11 +124,8 @@ impl Cache {
         let config = self.registry.lock().config.ssd.clone();
         let path = config.map(|ssd| ssd.path);
         let Some(ssd) = self.stores.working_ssd() else {
-            let anew = SsdConfig {
-                path: path.ok_or_else(|| CacheError::Refused(NO_SSD.into()))?,
-                bytes,
-                overwrite: false,
-            };
+            let path = path.ok_or_else(|| CacheError::Refused(NO_SSD.into()))?;
+            let anew = SsdConfig::new(path, bytes);
             return self.replace_ssd(Some(anew)).map(|()| None);
         };
         if bytes > ssd.limit() {
@@ -340,11 +337,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ssd");
         let cache = Cache::new(CacheConfig {
-            ssd: Some(SsdConfig {
-                path: path.clone(),
-                bytes: 4 << 20,
-                overwrite: false,
-            }),
+            ssd: Some(SsdConfig::new(&path, 4 << 20)),
             ..CacheConfig::default()
         });
         assert!(cache.is_ok() && path.exists());
@@ -360,11 +353,7 @@ mod tests {
     fn a_failed_store_is_reported_and_reopened_by_a_resize() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::new(CacheConfig {
-            ssd: Some(SsdConfig {
-                path: dir.path().join("ssd"),
-                bytes: 4 << 20,
-                overwrite: false,
-            }),
+            ssd: Some(SsdConfig::new(dir.path().join("ssd"), 4 << 20)),
             ..CacheConfig::default()
         })
         .unwrap();

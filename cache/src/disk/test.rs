@@ -116,11 +116,7 @@ fn a_pool_of_an_ssd_that_is_not_there_uses_memory() {
 fn blocks_come_back_from_an_ssd_store() {
     let (cache, disk, pool) = disk(Mode::Inclusive);
     let dir = tempfile::tempdir().unwrap();
-    let config = crate::config::SsdConfig {
-        path: dir.path().join("ssd"),
-        bytes: 4 << 20,
-        overwrite: false,
-    };
+    let config = crate::config::SsdConfig::new(dir.path().join("ssd"), 4 << 20);
     cache.set_ssd(Some(config.clone())).unwrap();
     let spec = PoolSpec::of(StoreKind::Ssd, Weight::default());
     cache.set_pool(pool, spec).unwrap();

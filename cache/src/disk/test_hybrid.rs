@@ -157,11 +157,7 @@ fn a_replaced_ssd_is_divided() {
     rig.cache.set_ssd(None).unwrap();
     assert_eq!(entitled(), 0);
     let directory = tempfile::tempdir().unwrap();
-    let ssd = SsdConfig {
-        path: directory.path().join("ssd"),
-        bytes: 4 << 20,
-        overwrite: false,
-    };
+    let ssd = SsdConfig::new(directory.path().join("ssd"), 4 << 20);
     rig.cache.set_ssd(Some(ssd)).unwrap();
     assert_eq!(entitled(), 1024);
 }

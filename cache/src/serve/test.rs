@@ -76,6 +76,15 @@ pub(super) fn configured(dir: &Path, content: &[u8]) -> (Config, PathBuf) {
     (config, control)
 }
 
+/// A port with a residency table of 1 MiB.
+pub(super) fn port(name: &str) -> PortConfig {
+    PortConfig {
+        name: name.to_owned(),
+        residency_bytes: 1 << 20,
+        ssd: false,
+    }
+}
+
 #[test]
 fn a_whole_configuration() {
     let c = Config::parse(Path::new("x"), WHOLE).unwrap();
@@ -128,11 +137,7 @@ fn the_ssd_stores_file_is_removed_at_the_end() {
     std::fs::write(&image, [0; 8192]).unwrap();
     let mut config = Config::of_image(&image, "vm", &dir.path().join("nbd"));
     let path = dir.path().join("ssd");
-    config.cache.ssd = Some(crate::config::SsdConfig {
-        path: path.clone(),
-        bytes: 1 << 20,
-        overwrite: false,
-    });
+    config.cache.ssd = Some(crate::config::SsdConfig::new(&path, 1 << 20));
     let service = Service::start(&config).unwrap();
     assert!(path.exists());
     service

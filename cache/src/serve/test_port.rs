@@ -1,6 +1,6 @@
 //! A port beside its disk, over NBD.
 
-use super::test::configured;
+use super::test::{configured, port};
 use super::*;
 use crate::config::Mode;
 use crate::nbd::test::client::Client;
@@ -38,11 +38,7 @@ fn a_guest_puts_over_nbd_and_finds_the_block_in_the_cache() {
     let socket = dir.path().join("nbd");
     let vm = &mut config.vms[0];
     vm.disks[0].mode = Some(Mode::Exclusive);
-    vm.port = Some(PortConfig {
-        name: "vm/port".into(),
-        residency_bytes: 1 << 20,
-        ssd: false,
-    });
+    vm.port = Some(port("vm/port"));
     let service = Service::start(&config).unwrap();
     let mut disk = Client::new(&socket, "vm", false);
     let mut port = Client::new(&socket, "vm/port", false);
@@ -95,11 +91,7 @@ fn a_pool_of_the_guest_takes_what_its_container_reads_over_vhost() {
     let (mut config, _) = configured(dir.path(), &[7; 1 << 20]);
     let vm = &mut config.vms[0];
     vm.disks[0].vhost = Some(dir.path().join("vhost"));
-    vm.port = Some(PortConfig {
-        name: "vm/port".into(),
-        residency_bytes: 1 << 20,
-        ssd: false,
-    });
+    vm.port = Some(port("vm/port"));
     let service = Service::start(&config).unwrap();
     let mut port = Client::new(&dir.path().join("nbd"), "vm/port", false);
     let options = FrontEndOptions::default();

@@ -1,5 +1,6 @@
 //! What can be served is served, and what is new in a configuration when it is read again.
 
+use super::test::port;
 use super::*;
 use crate::backing::{OpenOptions, RawImage};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -185,11 +186,7 @@ fn a_start_leaves_out_what_has_no_place_for_its_socket() {
     // The VM b has no place for its socket, and c none for that of a second disk.
     let later = dir.join("later");
     whole.vms[1].socket = Some(later.join("b.s"));
-    whole.vms[1].port = Some(PortConfig {
-        name: "b/port".into(),
-        residency_bytes: 1 << 20,
-        ssd: false,
-    });
+    whole.vms[1].port = Some(port("b/port"));
     let second = DiskConfig {
         name: "second".into(),
         image: dir.join("d"),
@@ -291,11 +288,7 @@ fn an_ssd_store_that_cannot_be_had_costs_no_disk() {
     std::fs::write(&path, "somebody's").unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
     let mut config = config(dir, "", &["a"]);
-    config.cache.ssd = Some(crate::config::SsdConfig {
-        path: path.clone(),
-        bytes: 4 << 20,
-        overwrite: false,
-    });
+    config.cache.ssd = Some(crate::config::SsdConfig::new(&path, 4 << 20));
     assert!(preflight(&config)[0].contains("SSD store"));
     let service = Service::start(&config).unwrap();
     let failed = || service.stats().cache.stores[1].failed.clone();

@@ -1,6 +1,6 @@
 //! VMs and disks that are added by requests: with the same checks as at the start, all of it or nothing.
 
-use super::test::configured;
+use super::test::{configured, port};
 use super::*;
 use crate::config::{Mode, SsdConfig};
 use crate::nbd::test::client::Client;
@@ -148,11 +148,7 @@ fn wrong_vms(rig: &Rig) -> Vec<(Value, &'static str)> {
 #[test]
 fn a_request_that_the_configuration_would_not_take_changes_nothing() {
     let rig = Rig::new(|dir, config| {
-        config.cache.ssd = Some(SsdConfig {
-            path: dir.join("ssd"),
-            bytes: 4 << 20,
-            overwrite: false,
-        });
+        config.cache.ssd = Some(SsdConfig::new(dir.join("ssd"), 4 << 20));
     });
     std::fs::write(rig.path("qcow2"), b"QFI\xfb and more").unwrap();
     std::os::unix::fs::symlink(rig.path("image"), rig.path("link")).unwrap();
@@ -255,11 +251,7 @@ fn a_disk_that_comes_back_is_known_to_the_port() {
     let rig = Rig::new(|_, config| {
         let vm = &mut config.vms[0];
         vm.disks[0].mode = Some(Mode::Exclusive);
-        vm.port = Some(PortConfig {
-            name: "vm/port".into(),
-            residency_bytes: 1 << 20,
-            ssd: false,
-        });
+        vm.port = Some(port("vm/port"));
     });
     let socket = rig.path("nbd");
     let mut port = Client::new(&socket, "vm/port", false);

@@ -37,11 +37,8 @@ impl Rig {
         let whole: Vec<u8> = (0..BLOCKS).flat_map(|block| content(block, 1)).collect();
         let (mut config, _) = configured(dir.path(), &whole);
         config.cache.memory_bytes = memory_blocks * BLOCK_BYTES;
-        config.cache.ssd = ssd_blocks.map(|blocks| SsdConfig {
-            path: dir.path().join("ssd"),
-            bytes: blocks * BLOCK_BYTES,
-            overwrite: false,
-        });
+        config.cache.ssd =
+            ssd_blocks.map(|blocks| SsdConfig::new(dir.path().join("ssd"), blocks * BLOCK_BYTES));
         let both = PoolSpec::new(Weight::try_from(100).ok(), Weight::try_from(100).ok());
         if ssd_blocks.is_some() {
             config.vms[0].pools.push(PoolConfig {

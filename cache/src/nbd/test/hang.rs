@@ -26,11 +26,7 @@ impl Rig {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::new(CacheConfig {
-            ssd: Some(SsdConfig {
-                path: dir.path().join("ssd"),
-                bytes: 8 << 20,
-                overwrite: false,
-            }),
+            ssd: Some(SsdConfig::new(dir.path().join("ssd"), 8 << 20)),
             ..CacheConfig::default()
         })
         .unwrap();

@@ -73,11 +73,7 @@ impl Subject {
         let cache = Cache::new(CacheConfig {
             memory_bytes: MEMORY * BLOCK_BYTES,
             memory_limit: None,
-            ssd: Some(SsdConfig {
-                path: path.into(),
-                bytes: SSD * BLOCK_BYTES,
-                overwrite: false,
-            }),
+            ssd: Some(SsdConfig::new(path, SSD * BLOCK_BYTES)),
         })?;
         let vm = cache.add_vm("vm", Weight::default(), Policy::Sieve)?;
         let pool = cache.create_pool(vm, "pool", spec)?;

@@ -43,11 +43,9 @@ pub(super) fn new_cache(
     modelled: bool,
     ssd: &Path,
 ) -> Result<Arc<Cache>, ExperimentError> {
-    let ssd = experiment.ssd.map(|size| SsdConfig {
-        path: ssd.into(),
-        bytes: experiment.scaled(size.0),
-        overwrite: false,
-    });
+    let ssd = experiment
+        .ssd
+        .map(|size| SsdConfig::new(ssd, experiment.scaled(size.0)));
     let (machine_s, modelled) = match modelled {
         true => (None, ssd),
         false => (ssd, None),

@@ -78,12 +78,8 @@ impl Store {
     fn new(path: &Path, bytes: u64) -> Result<Self, BenchError> {
         let cache = Cache::new(CacheConfig {
             memory_bytes: 0,
-            ssd: Some(SsdConfig {
-                path: path.to_owned(),
-                // The last extents are never full.
-                bytes: bytes + (4 << 20),
-                overwrite: false,
-            }),
+            // The last extents are never full.
+            ssd: Some(SsdConfig::new(path, bytes + (4 << 20))),
             ..CacheConfig::default()
         })?;
         let vm = cache.add_vm("bench", Weight::default(), Policy::default())?;
