@@ -50,14 +50,29 @@ impl DiskSpec {
     /// An ext4 disk at 60 MB/s, the lab's usual one.
     #[must_use]
     pub const fn ext4(size: u64) -> Self {
+        Self::of(Some(Filesystem::Ext4), size)
+    }
+
+    /// The same with another file system, or without one.
+    #[must_use]
+    pub const fn of(filesystem: Option<Filesystem>, size: u64) -> Self {
         Self {
             size,
-            filesystem: Some(Filesystem::Ext4),
+            filesystem,
             journal: 0,
             throttle: Throttle {
                 bytes_per_second: 60_000_000,
                 requests_per_second: 0,
             },
+        }
+    }
+
+    /// As fast as the machine.
+    #[must_use]
+    pub fn unthrottled(self) -> Self {
+        Self {
+            throttle: Throttle::default(),
+            ..self
         }
     }
 }

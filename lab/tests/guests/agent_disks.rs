@@ -8,12 +8,11 @@ use serde_json::Value;
 /// Two disks beside the one with the files, slow enough to be what readers wait for.
 fn three_disks() -> VmSpec {
     let slow = || DiskSpec {
-        filesystem: None,
         throttle: Throttle {
             bytes_per_second: 20 << 20,
             requests_per_second: 0,
         },
-        ..DiskSpec::ext4(64 << 20)
+        ..DiskSpec::of(None, 64 << 20)
     };
     let mut spec = small();
     spec.disks.extend([slow(), slow()]);

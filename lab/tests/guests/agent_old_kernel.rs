@@ -7,13 +7,7 @@ fn old() -> VmSpec {
     VmSpec {
         kernel: "6.1".parse().unwrap_or_default(),
         memory: 768 << 20,
-        disks: vec![
-            DiskSpec::ext4(2 << 30),
-            DiskSpec {
-                filesystem: None,
-                ..DiskSpec::ext4(256 << 20)
-            },
-        ],
+        disks: vec![DiskSpec::ext4(2 << 30), DiskSpec::of(None, 256 << 20)],
         ..VmSpec::default()
     }
 }

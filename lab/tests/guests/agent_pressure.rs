@@ -15,10 +15,7 @@ fn roomy() -> VmSpec {
         disks: vec![
             DiskSpec::ext4(2 << 30),
             // For swap.
-            DiskSpec {
-                filesystem: None,
-                ..DiskSpec::ext4(512 << 20)
-            },
+            DiskSpec::of(None, 512 << 20),
         ],
         ..VmSpec::default()
     }

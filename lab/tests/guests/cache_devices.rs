@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::cache_script::run_within;
 use super::programs::take_along;
-use justitia_lab::vm::{DiskSpec, Guest, Throttle, Vm, VmSpec};
+use justitia_lab::vm::{DiskSpec, Guest, Vm, VmSpec};
 
 /// The configuration, a device mapper's `NAME` over a disk, its size in MiB, and what the tests need of the daemon.
 const FUNCTIONS: &str = r#"
@@ -67,14 +67,9 @@ fn run(guest: &Guest, script: &str) -> String {
 
 fn boot() -> Vm {
     let _turn = crate::agent_guest::turn();
-    let disk = |size| DiskSpec {
-        size,
-        filesystem: None,
-        journal: 0,
-        throttle: Throttle::default(),
-    };
+    let disk = DiskSpec::of(None, 64 << 20).unthrottled();
     let vm = Vm::boot(&VmSpec {
-        disks: vec![disk(64 << 20), disk(64 << 20)],
+        disks: vec![disk; 2],
         ..VmSpec::default()
     })
     .unwrap();

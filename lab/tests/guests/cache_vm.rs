@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::cache_script::run_within;
 use super::programs::take_along;
-use justitia_lab::vm::{DiskSpec, Filesystem, Guest, Throttle, Vm, VmSpec};
+use justitia_lab::vm::{DiskSpec, Guest, Vm, VmSpec};
 use vhost::VhostDaemon;
 
 /// Bytes of each image.
@@ -137,17 +137,10 @@ fn the_ssd_store_is_discarded(guest: &Guest) {
 #[test]
 #[ignore = "minutes: make test-vm"]
 fn the_kernels_nbd_client_is_served_images_and_block_devices() {
-    let free = Throttle::default();
-    let disk = |size, filesystem| DiskSpec {
-        size,
-        filesystem,
-        journal: 0,
-        throttle: free,
-    };
     let mut daemon = VhostDaemon::new();
     let _turn = crate::agent_guest::turn();
     let vm = Vm::boot(&VmSpec {
-        disks: vec![disk(512 << 20, Some(Filesystem::Ext4)), disk(IMAGE, None)],
+        disks: two_disks(),
         qemu_args: daemon.qemu_args(),
         ..VmSpec::default()
     })
@@ -243,24 +236,15 @@ direct = false
 "#;
 
 /// A file system, and a disk without one.
+fn two_disks() -> Vec<DiskSpec> {
+    let disks = [DiskSpec::ext4(512 << 20), DiskSpec::of(None, IMAGE)];
+    disks.map(DiskSpec::unthrottled).into()
+}
+
 fn boot_with_two_disks() -> Vm {
     let _turn = crate::agent_guest::turn();
-    let free = Throttle::default();
     Vm::boot(&VmSpec {
-        disks: vec![
-            DiskSpec {
-                size: 512 << 20,
-                filesystem: Some(Filesystem::Ext4),
-                journal: 0,
-                throttle: free,
-            },
-            DiskSpec {
-                size: IMAGE,
-                filesystem: None,
-                journal: 0,
-                throttle: free,
-            },
-        ],
+        disks: two_disks(),
         ..VmSpec::default()
     })
     .unwrap()

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::cache_script::run_within;
 use super::programs::take_along;
-use justitia_lab::vm::{DiskSpec, Guest, Throttle, Vm, VmSpec};
+use justitia_lab::vm::{DiskSpec, Guest, Vm, VmSpec};
 use log::{Entry, Log};
 
 /// Bytes of a place that is written at once, and how many there are in an image.
@@ -65,12 +65,7 @@ fn boot(log: &Path) -> Vm {
     let drive = format!("file={},if=none,format=raw,id=powerlog", log.display());
     let device = "virtio-blk-pci,drive=powerlog,serial=powerlog";
     Vm::boot(&VmSpec {
-        disks: vec![DiskSpec {
-            size: 128 << 20,
-            filesystem: None,
-            journal: 0,
-            throttle: Throttle::default(),
-        }],
+        disks: vec![DiskSpec::of(None, 128 << 20).unthrottled()],
         qemu_args: ["-drive", &drive, "-device", device]
             .map(str::to_owned)
             .into(),

@@ -15,10 +15,7 @@ fn roomy() -> VmSpec {
         vcpus: 1,
         disks: vec![
             DiskSpec::ext4(1 << 30),
-            DiskSpec {
-                filesystem: Some(Filesystem::Xfs),
-                ..DiskSpec::ext4(512 << 20)
-            },
+            DiskSpec::of(Some(Filesystem::Xfs), 512 << 20),
         ],
         ..VmSpec::default()
     }

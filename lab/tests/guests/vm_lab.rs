@@ -11,10 +11,7 @@ fn boot() -> Vm {
     Vm::boot(&VmSpec {
         disks: vec![
             DiskSpec::ext4(1 << 30),
-            DiskSpec {
-                filesystem: Some(Filesystem::Xfs),
-                ..DiskSpec::ext4(1 << 30)
-            },
+            DiskSpec::of(Some(Filesystem::Xfs), 1 << 30),
         ],
         ..VmSpec::default()
     })

@@ -60,10 +60,7 @@ fn boot_with(kernel: &str, qemu_args: &[&str]) -> Vm {
         qemu_args: qemu_args.iter().map(|&word| word.to_owned()).collect(),
         disks: vec![
             DiskSpec::ext4(2 << 30),
-            DiskSpec {
-                filesystem: Some(Filesystem::Xfs),
-                ..DiskSpec::ext4(2 << 30)
-            },
+            DiskSpec::of(Some(Filesystem::Xfs), 2 << 30),
         ],
         ..VmSpec::default()
     })
@@ -123,10 +120,7 @@ fn every_io_path_is_counted_once_and_hit_ratios_are_exact() {
 fn snapshots_of_btrfs_are_files_of_their_own() {
     retry::retry_after_a_crash(|| {
         let vm = Vm::boot(&VmSpec {
-            disks: vec![DiskSpec {
-                filesystem: Some(Filesystem::Btrfs),
-                ..DiskSpec::ext4(1 << 30)
-            }],
+            disks: vec![DiskSpec::of(Some(Filesystem::Btrfs), 1 << 30)],
             ..VmSpec::default()
         })
         .unwrap();
