@@ -80,20 +80,6 @@ fn an_image_that_is_not_there_is_named_with_what_to_do() {
 }
 
 #[test]
-fn a_configuration_that_serves_nothing_is_warned_of() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("cache.toml");
-    std::fs::write(&file, "").unwrap();
-    let file = file.to_str().unwrap();
-    let (code, _, out) = said(&["cache", "serve", "--check-config", "--config", file]);
-    assert_eq!(code, Some(0));
-    assert!(
-        out.starts_with("warning: ") && out.ends_with(": no errors, 1 warning\n"),
-        "{out}"
-    );
-}
-
-#[test]
 fn a_configuration_is_refused_in_the_same_words_whatever_it_is_of() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("x.toml");

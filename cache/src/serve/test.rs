@@ -179,14 +179,6 @@ fn every_value_that_cannot_be_read_is_reported() {
     assert_eq!(lines.len(), expected.len(), "{found}");
 }
 
-#[test]
-fn every_syntax_error_is_reported() {
-    let found = errors("a = \nb = 1\n[memory\nc = = 2\n");
-    for line in [1, 3] {
-        assert!(found.contains(&format!("cache.toml:{line}: ")), "{found}");
-    }
-}
-
 /// What is replaced in [`WHOLE`], by what, and the line and the beginning of the error. `\n` is the end of a line.
 const WRONG: &str = r#"
 weight = 200 | weight = 0 | 21: vm.weight: expected a weight from 1 to 10000, found 0
