@@ -489,34 +489,26 @@ mod tests {
             ..Limits::default()
         };
         let none = ProbeSample::default();
-        let dropped = ProbeSample {
-            dropped_events: 7,
-            ..none.clone()
+        let with = |change: fn(&mut ProbeSample)| {
+            let mut sample = none.clone();
+            change(&mut sample);
+            sample
         };
-        let full = ProbeSample {
-            map_full: 7,
-            ..none.clone()
-        };
-        let busy = ProbeSample {
-            map_busy: 7,
-            ..none.clone()
-        };
+        let full = "7 events count for no tenant; the map has 16 entries, one a cgroup (probes.max_cgroups)";
+        let evicted = "7 uses were evicted; the map has 64 entries (probes.max_shared_files)";
+        let busy = "7 events count for no tenant; the map was locked";
         let cases = [
-            (&dropped, 0, "7 events could not be counted"),
             (
-                &full,
+                with(|s| s.dropped_events = 7),
                 0,
-                "7 events count for no tenant; the map has 16 entries, one a cgroup (probes.max_cgroups)",
+                "7 events could not be counted",
             ),
-            (&busy, 0, "7 events count for no tenant; the map was locked"),
-            (
-                &none,
-                7,
-                "7 uses were evicted; the map has 64 entries (probes.max_shared_files)",
-            ),
+            (with(|s| s.map_full = 7), 0, full),
+            (with(|s| s.map_busy = 7), 0, busy),
+            (none.clone(), 7, evicted),
         ];
         for (sample, uses, expected) in cases {
-            let all = drops(&limits, sample, uses);
+            let all = drops(&limits, &sample, uses);
             let some: Vec<_> = all.iter().filter(|drop| drop.count > 0).collect();
             assert!(
                 matches!(some[..], [ProbeDrop { count: 7, text, .. }] if text.contains(expected)),

@@ -135,49 +135,32 @@ fn a_newer_side_may_say_more() {
 
 #[test]
 fn what_is_no_request_is_refused_with_its_id() {
-    let table = [
-        (r#"{"request":"shrink","id":7}"#, Some(7), "shrink"),
-        (r#"{"id":7}"#, Some(7), "request"),
-        (r#"{"request":"reclaim","id":7}"#, Some(7), "bytes"),
-        (
-            r#"{"request":"reclaim","id":7,"bytes":-1,"within_ms":1}"#,
-            Some(7),
-            "-1",
-        ),
-        (
-            r#"{"request":"reclaim","id":7,"bytes":1.5,"within_ms":1}"#,
-            Some(7),
-            "1.5",
-        ),
-        (
-            r#"{"request":"reclaim","id":7,"bytes":1,"within_ms":4294967296}"#,
-            Some(7),
-            "4294967296",
-        ),
-        (
-            r#"{"request":"state","id":7,"id":8}"#,
-            None,
-            "duplicate field",
-        ),
-        (r#"{"request":"state","id":-7}"#, None, "-7"),
-        (
-            r#"{"request":"state","id":18446744073709551616}"#,
-            None,
-            "floating point",
-        ),
-        (r#"{"request":"state"}"#, None, "id"),
-        ("[7]", None, "no object"),
-        (r#"["state",7]"#, None, "no object"),
-        ("7", None, ""),
-        ("\u{1b}[2J", None, ""),
-        (r#"{"request":"state","id":7"#, None, "EOF"),
-        (r#"{"request":"state","id":7}{}"#, None, "trailing"),
-    ];
-    for (line, id, why) in table {
+    let table = r#"
+{"request":"shrink","id":7} | 7 | shrink
+{"id":7} | 7 | request
+{"request":"reclaim","id":7} | 7 | bytes
+{"request":"reclaim","id":7,"bytes":-1,"within_ms":1} | 7 | -1
+{"request":"reclaim","id":7,"bytes":1.5,"within_ms":1} | 7 | 1.5
+{"request":"reclaim","id":7,"bytes":1,"within_ms":4294967296} | 7 | 4294967296
+{"request":"state","id":7,"id":8} | - | duplicate field
+{"request":"state","id":-7} | - | -7
+{"request":"state","id":18446744073709551616} | - | floating point
+{"request":"state"} | - | id
+[7] | - | no object
+["state",7] | - | no object
+7 | - |
+{"request":"state","id":7 | - | EOF
+{"request":"state","id":7}{} | - | trailing
+"#;
+    for row in table.trim().lines() {
+        let (line, told) = row.split_once(" | ").unwrap();
+        let (id, why) = told.split_once(" |").unwrap();
         let wrong = Request::decode(line.as_bytes()).unwrap_err();
+        let id = (id != "-").then(|| id.parse::<u64>().unwrap());
         assert_eq!(wrong.id, id, "{line}");
-        assert!(wrong.why.as_str().contains(why), "{line}: {wrong}");
+        assert!(wrong.why.as_str().contains(why.trim()), "{row}: {wrong}");
     }
+    assert_eq!(Request::decode(b"\x1b[2J").unwrap_err().id, None);
 }
 
 #[test]

@@ -287,71 +287,43 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    const fn pool(paused: bool, active: u64) -> PoolState {
-        let active = at(active);
-        PoolState { paused, active }
-    }
-
-    const fn rest(detached: bool, since: u64) -> Rest {
+    const fn rest((detached, since): (bool, u64)) -> Rest {
         let since = at(since);
         Rest { detached, since }
     }
 
     #[test]
     fn the_probe_is_detached_while_nobody_needs_it() {
+        // Whether it is detached, and since when; of each pool, whether it pauses, and when it was active.
         for (before, pools, now, expected) in [
             // It is needed, or nothing says that it is not.
-            (rest(false, 0), &[][..], 1000, rest(false, 0)),
-            (rest(false, 0), &[pool(false, 0)], 1000, rest(false, 0)),
-            (
-                rest(false, 0),
-                &[pool(true, 0), pool(false, 990)],
-                1000,
-                rest(false, 0),
-            ),
+            ((false, 0), &[][..], 1000, (false, 0)),
+            ((false, 0), &[(false, 0)], 1000, (false, 0)),
+            ((false, 0), &[(true, 0), (false, 990)], 1000, (false, 0)),
             // All pause, or have been idle.
-            (rest(false, 0), &[pool(true, 990)], 1000, rest(true, 1000)),
-            (
-                rest(false, 0),
-                &[pool(true, 990), pool(false, 940)],
-                1000,
-                rest(true, 1000),
-            ),
+            ((false, 0), &[(true, 990)], 1000, (true, 1000)),
+            ((false, 0), &[(true, 990), (false, 940)], 1000, (true, 1000)),
             // Attached a moment ago, to look.
-            (
-                rest(false, 990),
-                &[pool(true, 0), pool(false, 0)],
-                1000,
-                rest(false, 990),
-            ),
+            ((false, 990), &[(true, 0), (false, 0)], 1000, (false, 990)),
             // For as long as all pause.
-            (rest(true, 10), &[pool(true, 0)], 5000, rest(true, 10)),
-            (
-                rest(true, 900),
-                &[pool(true, 0), pool(false, 800)],
-                1000,
-                rest(true, 900),
-            ),
+            ((true, 10), &[(true, 0)], 5000, (true, 10)),
+            ((true, 900), &[(true, 0), (false, 800)], 1000, (true, 900)),
             // A pause ends; a pool that was idle is looked for; the pool that paused is gone.
             (
-                rest(true, 900),
-                &[pool(true, 0), pool(false, 1000)],
+                (true, 900),
+                &[(true, 0), (false, 1000)],
                 1000,
-                rest(false, 1000),
+                (false, 1000),
             ),
-            (
-                rest(true, 700),
-                &[pool(true, 0), pool(false, 0)],
-                1000,
-                rest(false, 1000),
-            ),
-            (rest(true, 900), &[pool(false, 0)], 1000, rest(false, 1000)),
+            ((true, 700), &[(true, 0), (false, 0)], 1000, (false, 1000)),
+            ((true, 900), &[(false, 0)], 1000, (false, 1000)),
         ] {
-            assert_eq!(
-                decide_rest(before, pools.iter().copied(), at(now)),
-                expected,
-                "{before:?} {pools:?}"
-            );
+            let states = pools.iter().map(|&(paused, active)| {
+                let active = at(active);
+                PoolState { paused, active }
+            });
+            let decided = decide_rest(rest(before), states, at(now));
+            assert_eq!(decided, rest(expected), "{before:?} {pools:?}");
         }
     }
 }

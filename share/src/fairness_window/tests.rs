@@ -10,79 +10,54 @@ fn busy(bytes: u64) -> Activity {
     }
 }
 
+/// The same, but for what is changed.
+fn but(change: fn(&mut Activity)) -> Activity {
+    let mut activity = busy(1);
+    change(&mut activity);
+    activity
+}
+
 #[test]
 fn which_tenants_are_backlogged() {
+    let part = Fraction::clamped;
+    let starved = Activity {
+        bytes: 0,
+        active: part(0.0),
+        io_stalled: Some(part(0.95)),
+        wrote_or_missed: false,
+    };
+    let cached = |a: &mut Activity| (a.io_stalled, a.wrote_or_missed) = (None, false);
     for (name, activity, expected) in [
         ("busy and stalled", busy(1), true),
         ("idle", Activity::default(), false),
         (
             "now and then",
-            Activity {
-                active: Fraction::clamped(0.7),
-                ..busy(1)
-            },
+            but(|a| a.active = Fraction::clamped(0.7)),
             false,
         ),
         (
             "nine seconds of ten",
-            Activity {
-                active: Fraction::clamped(0.9),
-                ..busy(1)
-            },
+            but(|a| a.active = Fraction::clamped(0.9)),
             true,
         ),
         (
             "satisfied",
-            Activity {
-                io_stalled: Some(Fraction::clamped(0.05)),
-                ..busy(1)
-            },
+            but(|a| a.io_stalled = Some(Fraction::clamped(0.05))),
             false,
         ),
-        (
-            "starved: waits, and gets nothing",
-            Activity {
-                bytes: 0,
-                active: Fraction::clamped(0.0),
-                io_stalled: Some(Fraction::clamped(0.95)),
-                wrote_or_missed: false,
-            },
-            true,
-        ),
+        ("starved: waits, and gets nothing", starved, true),
         // PSI tells more: a wait for a page that another tenant reads is a wait.
         (
             "stalled without own misses",
-            Activity {
-                wrote_or_missed: false,
-                ..busy(1)
-            },
+            but(|a| a.wrote_or_missed = false),
             true,
         ),
-    ] {
-        assert_eq!(is_backlogged(&activity), expected, "{name}");
-    }
-}
-
-#[test]
-fn which_tenants_are_backlogged_without_psi() {
-    for (name, activity, expected) in [
         (
             "no PSI, uses the device",
-            Activity {
-                io_stalled: None,
-                ..busy(1)
-            },
+            but(|a| a.io_stalled = None),
             true,
         ),
-        (
-            "no PSI, all from the cache",
-            Activity {
-                io_stalled: None,
-                wrote_or_missed: false,
-                ..busy(1)
-            },
-            false,
-        ),
+        ("no PSI, all from the cache", but(cached), false),
     ] {
         assert_eq!(is_backlogged(&activity), expected, "{name}");
     }

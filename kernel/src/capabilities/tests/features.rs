@@ -1,87 +1,48 @@
 //! Which features work with which capabilities.
 
 use super::machine::{Machine, auxv};
-use crate::capabilities::{CapabilityId, Feature, SupportLevel};
+use crate::capabilities::CapabilityId::{
+    self, Cachestat, IoController, IoEnabled, MemoryEnabled, MemoryReclaim, Mglru, MglruDebug,
+    Numa, PageSize, RootPrivileges,
+};
+use crate::capabilities::Feature::{
+    self, CacheProtection, DeviceBandwidth, ProactiveReclaim, Recharge, Weights,
+};
+use crate::capabilities::SupportLevel::{self, Limited, Unavailable};
 
 type Break = fn(&Machine);
 
 /// What is broken, which feature that limits or prevents, and which capability is its cause.
 const CASES: &[(Feature, SupportLevel, CapabilityId, Break)] = &[
-    (
-        Feature::CacheProtection,
-        SupportLevel::Unavailable,
-        CapabilityId::MemoryEnabled,
-        |m| {
-            m.write("cgroup/cgroup.subtree_control", "io\n");
-        },
-    ),
-    (
-        Feature::CacheProtection,
-        SupportLevel::Unavailable,
-        CapabilityId::PageSize,
-        |m| {
-            m.write("proc/self/auxv", auxv(65536));
-        },
-    ),
-    (
-        Feature::CacheProtection,
-        SupportLevel::Limited,
-        CapabilityId::Mglru,
-        |m| {
-            m.write("sys/kernel/mm/lru_gen/enabled", "0x0007\n");
-        },
-    ),
-    (
-        Feature::CacheProtection,
-        SupportLevel::Limited,
-        CapabilityId::RootPrivileges,
-        |m| {
-            m.remove("proc/self/status");
-        },
-    ),
-    (
-        Feature::ProactiveReclaim,
-        SupportLevel::Unavailable,
-        CapabilityId::MemoryReclaim,
-        |m| {
-            m.remove("cgroup/memory.reclaim");
-        },
-    ),
-    (
-        Feature::ProactiveReclaim,
-        SupportLevel::Limited,
-        CapabilityId::MglruDebug,
-        |m| {
-            m.write("sys/kernel/mm/lru_gen/enabled", "0x0007\n");
-            m.remove("sys/kernel/debug/lru_gen");
-        },
-    ),
-    (
-        Feature::ProactiveReclaim,
-        SupportLevel::Limited,
-        CapabilityId::Numa,
-        |m| m.remove("sys/devices"),
-    ),
-    (
-        Feature::Weights,
-        SupportLevel::Unavailable,
-        CapabilityId::IoController,
-        |m| {
-            m.write("cgroup/cgroup.controllers", "memory\n");
-        },
-    ),
-    (
-        Feature::DeviceBandwidth,
-        SupportLevel::Unavailable,
-        CapabilityId::IoEnabled,
-        |m| m.write("cgroup/cgroup.subtree_control", "memory\n"),
-    ),
-    (
-        Feature::Recharge,
-        SupportLevel::Unavailable,
-        CapabilityId::Cachestat,
-        |m| m.write("proc/sys/kernel/osrelease", "6.1.0\n"),
-    ),
+    (CacheProtection, Unavailable, MemoryEnabled, |m| {
+        m.write("cgroup/cgroup.subtree_control", "io\n")
+    }),
+    (CacheProtection, Unavailable, PageSize, |m| {
+        m.write("proc/self/auxv", auxv(65536))
+    }),
+    (CacheProtection, Limited, Mglru, |m| {
+        m.write("sys/kernel/mm/lru_gen/enabled", "0x0007\n")
+    }),
+    (CacheProtection, Limited, RootPrivileges, |m| {
+        m.remove("proc/self/status");
+    }),
+    (ProactiveReclaim, Unavailable, MemoryReclaim, |m| {
+        m.remove("cgroup/memory.reclaim");
+    }),
+    (ProactiveReclaim, Limited, MglruDebug, |m| {
+        m.write("sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+        m.remove("sys/kernel/debug/lru_gen");
+    }),
+    (ProactiveReclaim, Limited, Numa, |m| m.remove("sys/devices")),
+    (Weights, Unavailable, IoController, |m| {
+        m.write("cgroup/cgroup.controllers", "memory\n")
+    }),
+    (DeviceBandwidth, Unavailable, IoEnabled, |m| {
+        m.write("cgroup/cgroup.subtree_control", "memory\n")
+    }),
+    (Recharge, Unavailable, Cachestat, |m| {
+        m.write("proc/sys/kernel/osrelease", "6.1.0\n")
+    }),
 ];
 
 #[test]
@@ -98,7 +59,7 @@ fn a_limited_feature_names_the_capability() {
     let machine = Machine::new();
     machine.write("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64\n");
     let consequences = |machine: &Machine| -> Vec<String> {
-        let support = machine.capabilities().feature(Feature::ProactiveReclaim);
+        let support = machine.capabilities().feature(ProactiveReclaim);
         let causes = support.causes.into_iter();
         causes.map(|cause| cause.consequence).collect()
     };

@@ -8,29 +8,22 @@ fn a_cgroup_that_is_not_managed_is_explained() {
         exists: true,
         ..Unmanaged::default()
     };
+    let with = |change: fn(&mut Unmanaged)| {
+        let mut changed = facts.clone();
+        change(&mut changed);
+        changed
+    };
+    let excluded = with(|facts| (facts.excluded, facts.memory) = (true, true));
     let cases = [
         (Unmanaged::default(), "no cgroup this path"),
         (
-            Unmanaged {
-                root: true,
-                ..facts.clone()
-            },
+            with(|facts| facts.root = true),
             "the root cgroup is no tenant",
         ),
         (facts.clone(), "does not have the memory controller"),
+        (excluded, "exclude = true"),
         (
-            Unmanaged {
-                excluded: true,
-                memory: true,
-                ..facts.clone()
-            },
-            "exclude = true",
-        ),
-        (
-            Unmanaged {
-                memory: true,
-                ..facts.clone()
-            },
+            with(|facts| facts.memory = true),
             "created after the last scan",
         ),
     ];
