@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+use justitia_common::metric_table;
 use justitia_common::metrics::{Labels, Level, Metric, Server, counts, label, levels};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -16,74 +17,37 @@ use crate::channel::Agent;
 use crate::status::{Status, VmStatus, ask};
 
 /// Of the host, bytes.
-const HOST_BYTES: [Metric<Status>; 4] = [
-    (
-        "available",
-        "What the host has available, or what its VMs may hold beyond what they do, if that is less",
-        |status| status.available,
-    ),
-    ("headroom", "What is to stay available", |status| {
-        status.headroom
-    }),
-    ("capacity", "What is divided among the VMs", |status| {
-        status.capacity
-    }),
-    (
-        "shortage",
-        "What the host lacks, growth of the next seconds included, and without what is on its way",
-        |status| status.shortage,
-    ),
-];
+const HOST_BYTES: &[Metric<Status>] = metric_table! {
+    "available": |status| status.available,
+        "What the host has available, or what its VMs may hold beyond what they do, if that is less";
+    "headroom": |status| status.headroom, "What is to stay available";
+    "capacity": |status| status.capacity, "What is divided among the VMs";
+    "shortage": |status| status.shortage,
+        "What the host lacks, growth of the next seconds included, and without what is on its way";
+};
 
 /// Of a VM, bytes.
-const VM_BYTES: [Metric<VmStatus>; 4] = [
-    (
-        "vm_resident",
-        "What the VM holds of the host's memory",
-        |vm| vm.resident,
-    ),
-    ("vm_entitled", "What the VM is entitled to", |vm| {
-        vm.entitled
-    }),
-    ("vm_in_use", "What counts as in use by the VM", |vm| {
-        vm.in_use
-    }),
-    (
-        "vm_working_set",
-        "What counts as the VM's working set",
-        |vm| vm.working_set,
-    ),
-];
+const VM_BYTES: &[Metric<VmStatus>] = metric_table! {
+    "vm_resident": |vm| vm.resident, "What the VM holds of the host's memory";
+    "vm_entitled": |vm| vm.entitled, "What the VM is entitled to";
+    "vm_in_use": |vm| vm.in_use, "What counts as in use by the VM";
+    "vm_working_set": |vm| vm.working_set, "What counts as the VM's working set";
+};
 
 /// Of a VM, levels.
-const VM_LEVELS: [Metric<VmStatus>; 4] = [
-    ("vm_weight", "The VM's weight", |vm| vm.weight),
-    (
-        "vm_in_distress",
-        "1 while the VM's guest lacks memory",
-        |vm| vm.distress.into(),
-    ),
-    (
-        "vm_agent_answers",
-        "1 while the agent in the VM's guest answers and is believed",
-        |vm| (vm.agent == Agent::Answers).into(),
-    ),
-    (
-        "vm_monitor_failed",
-        "1 while the VM's monitor is of no use",
-        |vm| vm.monitor_error.is_some().into(),
-    ),
-];
+const VM_LEVELS: &[Metric<VmStatus>] = metric_table! {
+    "vm_weight": |vm| vm.weight, "The VM's weight";
+    "vm_in_distress": |vm| vm.distress.into(), "1 while the VM's guest lacks memory";
+    "vm_agent_answers": |vm| (vm.agent == Agent::Answers).into(),
+        "1 while the agent in the VM's guest answers and is believed";
+    "vm_monitor_failed": |vm| vm.monitor_error.is_some().into(), "1 while the VM's monitor is of no use";
+};
 
 /// Of a VM, bytes that only grow.
-const VM_SUMS: [Metric<VmStatus>; 2] = [
-    ("vm_asked", "What the VM's guest was asked for", |vm| {
-        vm.asked
-    }),
-    ("vm_given", "What the VM's guest says it gave", |vm| {
-        vm.given
-    }),
-];
+const VM_SUMS: &[Metric<VmStatus>] = metric_table! {
+    "vm_asked": |vm| vm.asked, "What the VM's guest was asked for";
+    "vm_given": |vm| vm.given, "What the VM's guest says it gave";
+};
 
 /// Serves the metrics of the daemon whose directory this is.
 ///
@@ -103,20 +67,20 @@ pub(crate) fn serve(address: SocketAddr, directory: &Path) -> std::io::Result<Se
 /// If the text cannot be formatted, which does not happen with strings.
 pub fn text(status: &Status) -> Result<String, String> {
     let mut registry = Registry::with_prefix("justitia_host");
-    for (name, help, value) in HOST_BYTES {
+    for &(name, help, value) in HOST_BYTES {
         let level = Level::default();
         level.set(value(status));
         registry.register_with_unit(name, help, Unit::Bytes, level);
     }
     let labels = |vm: &VmStatus| vec![("vm", label(&vm.name))];
     let rows: Vec<_> = status.vms.iter().map(|vm| (labels(vm), vm)).collect();
-    for (name, help, value) in VM_BYTES {
+    for &(name, help, value) in VM_BYTES {
         registry.register_with_unit(name, help, Unit::Bytes, levels(&rows, value));
     }
-    for (name, help, value) in VM_LEVELS {
+    for &(name, help, value) in VM_LEVELS {
         registry.register(name, help, levels(&rows, value));
     }
-    for (name, help, value) in VM_SUMS {
+    for &(name, help, value) in VM_SUMS {
         registry.register_with_unit(name, help, Unit::Bytes, counts(&rows, value));
     }
     registry.register(

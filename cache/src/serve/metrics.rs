@@ -4,6 +4,7 @@ use super::api::Stats;
 use crate::cache::{PoolStats, StoreStats};
 use crate::frontend::VolumeStats;
 use crate::ssd_admission::SsdAdmission;
+use justitia_common::metric_table;
 use justitia_common::metrics::{Labels, Level, Metric, counts, label, levels};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -13,117 +14,58 @@ use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
 
 /// Of the daemon.
-const LEVELS: [Metric<Stats>; 3] = [
-    ("clients", "NBD clients connected", |s| number(s.clients)),
-    (
-        "disks_unserved",
-        "Disks that are configured and cannot be served",
-        |s| number(s.unserved.len()),
-    ),
-    (
-        "vhost_front_ends",
-        "Front ends connected over vhost-user",
-        |s| number(s.vhost_front_ends),
-    ),
-];
-const STORE_BYTES: [Metric<StoreStats>; 3] = [
-    ("store_capacity", "What a store may hold", |s| {
-        s.capacity_bytes
-    }),
-    ("store_used", "What a store holds", |s| s.used_bytes),
-    (
-        "store_metadata",
-        "Memory of the index and the records of its blocks",
-        |s| s.metadata_bytes,
-    ),
-];
-const STORE_LEVELS: [Metric<StoreStats>; 2] = [
-    ("store_failed", "1 when a store has failed", |s| {
-        s.failed.is_some().into()
-    }),
-    (
-        "store_stalled",
-        "1 while a store's device does not answer, and disks are read instead",
-        |s| s.stalled_ms.is_some().into(),
-    ),
-];
-const STORE_COUNTS: [Metric<StoreStats>; 1] =
-    [("store_errors", "Errors of a store's device", |s| s.errors)];
+const LEVELS: &[Metric<Stats>] = metric_table! {
+    "clients": |s| number(s.clients), "NBD clients connected";
+    "disks_unserved": |s| number(s.unserved.len()), "Disks that are configured and cannot be served";
+    "vhost_front_ends": |s| number(s.vhost_front_ends), "Front ends connected over vhost-user";
+};
+const STORE_BYTES: &[Metric<StoreStats>] = metric_table! {
+    "store_capacity": |s| s.capacity_bytes, "What a store may hold";
+    "store_used": |s| s.used_bytes, "What a store holds";
+    "store_metadata": |s| s.metadata_bytes, "Memory of the index and the records of its blocks";
+};
+const STORE_LEVELS: &[Metric<StoreStats>] = metric_table! {
+    "store_failed": |s| s.failed.is_some().into(), "1 when a store has failed";
+    "store_stalled": |s| s.stalled_ms.is_some().into(),
+        "1 while a store's device does not answer, and disks are read instead";
+};
+const STORE_COUNTS: &[Metric<StoreStats>] = metric_table! {
+    "store_errors": |s| s.errors, "Errors of a store's device";
+};
 
-const POOL_COUNTS: [Metric<PoolStats>; 9] = [
-    ("pool_gets", "Blocks looked up", |p| p.counts.gets),
-    (
-        "pool_insertions",
-        "Blocks inserted, by a put or by a miss",
-        |p| p.counts.insertions,
-    ),
-    (
-        "pool_insertions_dropped",
-        "Blocks that were to be inserted and were not: no free slot, a racing write, an SSD that failed or is not worth it",
-        |p| p.counts.insertions_dropped,
-    ),
-    ("pool_evictions", "Blocks evicted", |p| p.counts.evictions),
-    ("pool_invalidations", "Blocks removed by writes", |p| {
-        p.counts.invalidations
-    }),
-    (
-        "pool_demotions",
-        "Blocks that went from memory to the SSD",
-        |p| p.counts.demotions,
-    ),
-    (
-        "pool_promotions",
-        "Blocks that went from the SSD to memory",
-        |p| p.counts.promotions,
-    ),
-    (
-        "pool_reinsertions",
-        "Blocks that were used on the SSD and written there again",
-        |p| p.counts.reinsertions,
-    ),
-    (
-        "pool_ssd_write_bytes",
-        "Bytes written to the SSD, which pools share by weight when it is busy",
-        |p| p.counts.ssd_write_bytes,
-    ),
-];
-const POOL_LEVELS: [Metric<PoolStats>; 1] = [(
-    "pool_ssd_admits",
-    "1 when all blocks are admitted to the SSD, 0 when it is not worth it and a few are",
-    |p| (p.ssd_admits == SsdAdmission::All).into(),
-)];
-const DISK_COUNTS: [Metric<VolumeStats>; 8] = [
-    ("disk_reads", "READ requests answered", |e| e.reads),
-    ("disk_read_bytes", "Bytes read", |e| e.read_bytes),
-    (
-        "disk_inline_hits",
-        "Reads answered from the cache without waiting",
-        |e| e.inline_hits,
-    ),
-    (
-        "disk_offloaded_requests",
-        "Requests that worker threads answered, also reads that the SSD answered as a whole",
-        |e| e.offloaded_requests,
-    ),
-    ("disk_writes", "Writes, trims and zeroings answered", |e| {
-        e.writes
-    }),
-    ("disk_write_bytes", "Bytes they covered", |e| e.write_bytes),
-    ("disk_errors", "Requests answered with an error", |e| {
-        e.errors
-    }),
-    (
-        "disk_unknown_tags",
-        "Reads with the tag of a container that no pool has",
-        |e| e.unknown_tags,
-    ),
-];
+const POOL_COUNTS: &[Metric<PoolStats>] = metric_table! {
+    "pool_gets": |p| p.counts.gets, "Blocks looked up";
+    "pool_insertions": |p| p.counts.insertions, "Blocks inserted, by a put or by a miss";
+    "pool_insertions_dropped": |p| p.counts.insertions_dropped,
+        "Blocks that were to be inserted and were not: no free slot, a racing write, an SSD that failed or is not worth it";
+    "pool_evictions": |p| p.counts.evictions, "Blocks evicted";
+    "pool_invalidations": |p| p.counts.invalidations, "Blocks removed by writes";
+    "pool_demotions": |p| p.counts.demotions, "Blocks that went from memory to the SSD";
+    "pool_promotions": |p| p.counts.promotions, "Blocks that went from the SSD to memory";
+    "pool_reinsertions": |p| p.counts.reinsertions, "Blocks that were used on the SSD and written there again";
+    "pool_ssd_write_bytes": |p| p.counts.ssd_write_bytes,
+        "Bytes written to the SSD, which pools share by weight when it is busy";
+};
+const POOL_LEVELS: &[Metric<PoolStats>] = metric_table! {
+    "pool_ssd_admits": |p| (p.ssd_admits == SsdAdmission::All).into(),
+        "1 when all blocks are admitted to the SSD, 0 when it is not worth it and a few are";
+};
+const DISK_COUNTS: &[Metric<VolumeStats>] = metric_table! {
+    "disk_reads": |e| e.reads, "READ requests answered";
+    "disk_read_bytes": |e| e.read_bytes, "Bytes read";
+    "disk_inline_hits": |e| e.inline_hits, "Reads answered from the cache without waiting";
+    "disk_offloaded_requests": |e| e.offloaded_requests,
+        "Requests that worker threads answered, also reads that the SSD answered as a whole";
+    "disk_writes": |e| e.writes, "Writes, trims and zeroings answered";
+    "disk_write_bytes": |e| e.write_bytes, "Bytes they covered";
+    "disk_errors": |e| e.errors, "Requests answered with an error";
+    "disk_unknown_tags": |e| e.unknown_tags, "Reads with the tag of a container that no pool has";
+};
 
-const DISK_LEVELS: [Metric<VolumeStats>; 1] = [(
-    "disk_sync_failed",
-    "1 when a flush or a FUA write has failed: what was written until then may be lost, and every later one fails",
-    |e| e.sync_failed.is_some().into(),
-)];
+const DISK_LEVELS: &[Metric<VolumeStats>] = metric_table! {
+    "disk_sync_failed": |e| e.sync_failed.is_some().into(),
+        "1 when a flush or a FUA write has failed: what was written until then may be lost, and every later one fails";
+};
 
 /// The text of a scrape: OpenMetrics 1.0. All series come from one snapshot of the statistics.
 ///
@@ -135,7 +77,7 @@ pub(super) fn text(stats: &Stats) -> Result<String, String> {
     pools(stats, &mut registry);
     disks(stats, &mut registry);
     ports(stats, &mut registry);
-    for (name, help, value) in LEVELS {
+    for &(name, help, value) in LEVELS {
         let level = Level::default();
         level.set(value(stats));
         registry.register(name, help, level);
@@ -153,13 +95,13 @@ fn stores(stats: &Stats, registry: &mut Registry) {
     let all = stats.cache.stores.iter();
     let labels = |s: &StoreStats| vec![("store", s.store.to_string())];
     let rows: Vec<_> = all.map(|s| (labels(s), s)).collect();
-    for (name, help, value) in STORE_BYTES {
+    for &(name, help, value) in STORE_BYTES {
         registry.register_with_unit(name, help, Unit::Bytes, levels(&rows, value));
     }
-    for (name, help, value) in STORE_LEVELS {
+    for &(name, help, value) in STORE_LEVELS {
         registry.register(name, help, levels(&rows, value));
     }
-    for (name, help, value) in STORE_COUNTS {
+    for &(name, help, value) in STORE_COUNTS {
         registry.register(name, help, counts(&rows, value));
     }
 }
@@ -169,10 +111,10 @@ fn pools(stats: &Stats, registry: &mut Registry) {
     let all = vms.flat_map(|vm| vm.pools.iter().map(move |pool| (&vm.name, pool)));
     let labels = |vm: &str, pool: &PoolStats| vec![("vm", label(vm)), ("pool", label(&pool.name))];
     let rows: Vec<_> = all.map(|(vm, pool)| (labels(vm, pool), pool)).collect();
-    for (name, help, value) in POOL_COUNTS {
+    for &(name, help, value) in POOL_COUNTS {
         registry.register(name, help, counts(&rows, value));
     }
-    for (name, help, value) in POOL_LEVELS {
+    for &(name, help, value) in POOL_LEVELS {
         registry.register(name, help, levels(&rows, value));
     }
     pool_stores(&rows, registry);
@@ -226,10 +168,10 @@ fn pool_stores(rows: &[(Labels, &PoolStats)], registry: &mut Registry) {
 fn disks(stats: &Stats, registry: &mut Registry) {
     let all = stats.exports.iter();
     let rows: Vec<_> = all.map(|e| (vec![("disk", label(&e.name))], e)).collect();
-    for (name, help, value) in DISK_COUNTS {
+    for &(name, help, value) in DISK_COUNTS {
         registry.register(name, help, counts(&rows, value));
     }
-    for (name, help, value) in DISK_LEVELS {
+    for &(name, help, value) in DISK_LEVELS {
         registry.register(name, help, levels(&rows, value));
     }
 }

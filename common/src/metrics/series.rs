@@ -8,6 +8,15 @@ use prometheus_client::metrics::gauge::Gauge;
 
 /// A metric: its name without prefix, unit and `_total`, its help, and its value.
 pub type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+/// A table of metrics, each as `"name": |of| value, "help";`.
+#[macro_export]
+macro_rules! metric_table {
+    ($($name:literal: $value:expr, $help:literal;)*) => {
+        &[$(($name, $help, $value)),*]
+    };
+}
+
 /// Labels: names, and values that are escaped ([`label`](super::label)).
 pub type Labels = Vec<(&'static str, String)>;
 /// A number that may fall.

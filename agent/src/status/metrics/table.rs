@@ -6,290 +6,122 @@ use justitia_api::escape::plain;
 use justitia_api::{KnobOwner, TenantStatus};
 
 use super::family::Source::{Agent, AgentBy, App, Tenant, TenantBy};
-use super::family::Unit::{Bytes, Number, Seconds};
 use super::family::Value::{Float, Whole};
-use super::family::{Kind, LabelledValue, Metric, Page, Source, Unit, Value};
+use super::family::{Kind, LabelledValue, Metric, Page, Unit, Value};
 
 /// All of them, in the order of the page.
 pub(super) fn metrics() -> impl Iterator<Item = &'static Metric> {
     AGENT.iter().chain(CACHE).chain(IO)
 }
 
-const fn gauge(name: &'static str, unit: Unit, source: Source, help: &'static str) -> Metric {
-    Metric {
-        name,
-        kind: Kind::Gauge,
-        unit,
-        help,
-        source,
-    }
-}
-
-const fn counter(name: &'static str, unit: Unit, source: Source, help: &'static str) -> Metric {
-    Metric {
-        name,
-        kind: Kind::Counter,
-        unit,
-        help,
-        source,
-    }
+/// Each as `Kind "name" Unit: source, "help";`.
+macro_rules! table {
+    ($($kind:ident $name:literal $unit:ident: $source:expr, $help:literal;)*) => {
+        &[$(Metric {
+            name: $name,
+            kind: Kind::$kind,
+            unit: Unit::$unit,
+            help: $help,
+            source: $source,
+        }),*]
+    };
 }
 
 /// Of the agent, the machine, and all tenants together.
-const AGENT: &[Metric] = &[
-    gauge(
-        "build_info",
-        Number,
-        AgentBy(&["version", "mode"], build),
-        "Always 1; the labels are the agent's version, and whether it acts or only observes",
-    ),
-    gauge(
-        "tenants",
-        Number,
-        Agent(|p| Some(count(p.status.tenants.len()))),
-        "Tenants that the agent manages",
-    ),
-    gauge(
-        "tenants_without_series",
-        Number,
-        Agent(|p| Some(count(p.status.tenants.len() - p.tenants.len()))),
-        "Tenants without series of their own: beyond [metrics] max_tenants, or beyond what fits into a page of 16 MiB",
-    ),
-    gauge(
-        "limitations",
-        Number,
-        Agent(|p| Some(count(p.status.limitations.len()))),
-        "Limitations on this machine; justitia status lists them with their causes",
-    ),
-    gauge(
-        "knobs_managed",
-        Number,
-        Agent(|p| Some(Whole(p.status.agent_usage.knobs))),
-        "Knobs (files of cgroups, io.cost.qos and io.cost.model of the root among them, vm.dirty_background_ratio and vm.vfs_cache_pressure) whose value the agent has set and will restore",
-    ),
-    gauge(
-        "knobs_external",
-        Number,
-        Agent(|p| Some(count(p.status.external.len()))),
-        "Knobs that the agent leaves alone: another process has set them",
-    ),
-    gauge(
-        "knobs_given_up",
-        Number,
-        Agent(|p| Some(count(p.status.given_up.len()))),
-        "Knobs that the agent does not write any more until it ends: the kernel refused its write, or took too long for it",
-    ),
-    gauge(
-        "probes_up",
-        Number,
-        Agent(|p| Some(flag(p.status.app_io_unavailable.is_none()))),
-        "1 if the probes of what applications get are attached, 0 if not",
-    ),
-    counter(
-        "probe_dropped_events",
-        Number,
-        AgentBy(&["kind"], dropped),
-        "Events that the probes could not count, or not attribute to a tenant; justitia status says why",
-    ),
-    gauge(
-        "memory_free",
-        Bytes,
-        Agent(|p| Some(Whole(p.status.memory.free))),
-        "Free memory of the machine",
-    ),
-    gauge(
-        "memory_headroom",
-        Bytes,
-        Agent(|p| Some(Whole(p.status.memory.free_headroom))),
-        "Free memory that is kept: below it the agent reclaims page cache from tenants above their entitlement",
-    ),
-    gauge(
-        "cache_divisible",
-        Bytes,
-        Agent(|p| Some(Whole(p.status.memory.cache_divisible))),
-        "Memory that is divided by weight: the page cache, and the free memory above the headroom",
-    ),
-    gauge(
-        "proportionality_variation",
-        Number,
-        Agent(|p| p.status.pv.map(Float)),
+const AGENT: &[Metric] = table! {
+    Gauge "build_info" Number: AgentBy(&["version", "mode"], build),
+        "Always 1; the labels are the agent's version, and whether it acts or only observes";
+    Gauge "tenants" Number: Agent(|p| Some(count(p.status.tenants.len()))), "Tenants that the agent manages";
+    Gauge "tenants_without_series" Number: Agent(|p| Some(count(p.status.tenants.len() - p.tenants.len()))),
+        "Tenants without series of their own: beyond [metrics] max_tenants, or beyond what fits into a page of 16 MiB";
+    Gauge "limitations" Number: Agent(|p| Some(count(p.status.limitations.len()))),
+        "Limitations on this machine; justitia status lists them with their causes";
+    Gauge "knobs_managed" Number: Agent(|p| Some(Whole(p.status.agent_usage.knobs))),
+        "Knobs (files of cgroups, io.cost.qos and io.cost.model of the root among them, vm.dirty_background_ratio and vm.vfs_cache_pressure) whose value the agent has set and will restore";
+    Gauge "knobs_external" Number: Agent(|p| Some(count(p.status.external.len()))),
+        "Knobs that the agent leaves alone: another process has set them";
+    Gauge "knobs_given_up" Number: Agent(|p| Some(count(p.status.given_up.len()))),
+        "Knobs that the agent does not write any more until it ends: the kernel refused its write, or took too long for it";
+    Gauge "probes_up" Number: Agent(|p| Some(flag(p.status.app_io_unavailable.is_none()))),
+        "1 if the probes of what applications get are attached, 0 if not";
+    Counter "probe_dropped_events" Number: AgentBy(&["kind"], dropped),
+        "Events that the probes could not count, or not attribute to a tenant; justitia status says why";
+    Gauge "memory_free" Bytes: Agent(|p| Some(Whole(p.status.memory.free))), "Free memory of the machine";
+    Gauge "memory_headroom" Bytes: Agent(|p| Some(Whole(p.status.memory.free_headroom))),
+        "Free memory that is kept: below it the agent reclaims page cache from tenants above their entitlement";
+    Gauge "cache_divisible" Bytes: Agent(|p| Some(Whole(p.status.memory.cache_divisible))),
+        "Memory that is divided by weight: the page cache, and the free memory above the headroom";
+    Gauge "proportionality_variation" Number: Agent(|p| p.status.pv.map(Float)),
         "PV: the mean distance of the bytes that backlogged tenants' applications read and wrote from what their weights \
          say, relative to the lowest weight's; 0 is exact. Without [io] nothing divides these bytes. Absent while fewer \
-         than two tenants are backlogged",
-    ),
-    gauge(
-        "group_proportionality_variation",
-        Number,
-        AgentBy(&["tenant"], group_pv),
-        "The same among the children of one tenant; the label of the top level is empty",
-    ),
-    counter(
-        "agent_cpu",
-        Seconds,
-        Agent(|p| Some(Float(p.status.agent_usage.cpu))),
-        "CPU time of the agent, reclaim on behalf of tenants included",
-    ),
-    counter(
-        "control_loop_cpu",
-        Seconds,
-        Agent(|p| Some(Float(p.status.agent_usage.cpu_loop))),
-        "CPU time of the agent's control loop: monitoring and planning, without reclaim",
-    ),
-    gauge(
-        "agent_resident_memory",
-        Bytes,
-        Agent(|p| Some(Whole(p.status.agent_usage.resident))),
-        "Resident memory of the agent",
-    ),
-    counter(
-        "reclaim_errors",
-        Number,
-        Agent(|p| Some(Whole(p.status.agent_usage.errors))),
-        "Requests of reclaim that the kernel refused",
-    ),
-    counter(
-        "identity_errors",
-        Number,
-        Agent(|p| Some(Whole(p.status.agent_usage.identity_errors))),
+         than two tenants are backlogged";
+    Gauge "group_proportionality_variation" Number: AgentBy(&["tenant"], group_pv),
+        "The same among the children of one tenant; the label of the top level is empty";
+    Counter "agent_cpu" Seconds: Agent(|p| Some(Float(p.status.agent_usage.cpu))),
+        "CPU time of the agent, reclaim on behalf of tenants included";
+    Counter "control_loop_cpu" Seconds: Agent(|p| Some(Float(p.status.agent_usage.cpu_loop))),
+        "CPU time of the agent's control loop: monitoring and planning, without reclaim";
+    Gauge "agent_resident_memory" Bytes: Agent(|p| Some(Whole(p.status.agent_usage.resident))),
+        "Resident memory of the agent";
+    Counter "reclaim_errors" Number: Agent(|p| Some(Whole(p.status.agent_usage.errors))),
+        "Requests of reclaim that the kernel refused";
+    Counter "identity_errors" Number: Agent(|p| Some(Whole(p.status.agent_usage.identity_errors))),
         "Files of container runtimes and units that were there and could not be used: too long, no regular file of root, or \
-         not understood",
-    ),
-    counter(
-        "probe_read_errors",
-        Number,
-        Agent(|p| Some(Whole(p.status.agent_usage.probe_read_errors))),
-        "Reads of the probes' counters that failed",
-    ),
-];
+         not understood";
+    Counter "probe_read_errors" Number: Agent(|p| Some(Whole(p.status.agent_usage.probe_read_errors))),
+        "Reads of the probes' counters that failed";
+};
 
 /// Of each tenant, what it is, its page cache and its knobs.
-const CACHE: &[Metric] = &[
-    gauge(
-        "tenant_info",
-        Number,
-        TenantBy(&["kind", "name", "image", "weight_source"], info),
+const CACHE: &[Metric] = table! {
+    Gauge "tenant_info" Number: TenantBy(&["kind", "name", "image", "weight_source"], info),
         "Always 1; the labels are what the cgroup belongs to, the name of that and its image, escaped, and where its weight \
-         comes from: configuration, runtime, unit, cgroup, only_child, default",
-    ),
-    gauge(
-        "weight_drift",
-        Number,
-        Tenant(|t| Some(flag(t.declared.as_ref()?.drift))),
+         comes from: configuration, runtime, unit, cgroup, only_child, default";
+    Gauge "weight_drift" Number: Tenant(|t| Some(flag(t.declared.as_ref()?.drift))),
         "1 if the kernel's io.weight and io.bfq.weight have another number than what was declared to the tenant's runtime or \
-         in its unit, or than what its runtime makes of it; absent where nothing was declared",
-    ),
-    gauge(
-        "tenant_weight",
-        Number,
-        Tenant(|t| Some(Whole(t.weight))),
-        "Weight among its siblings, 1 to 10000",
-    ),
-    gauge(
-        "tenant_backlogged",
-        Number,
-        Tenant(|t| Some(flag(t.backlogged))),
+         in its unit, or than what its runtime makes of it; absent where nothing was declared";
+    Gauge "tenant_weight" Number: Tenant(|t| Some(Whole(t.weight))), "Weight among its siblings, 1 to 10000";
+    Gauge "tenant_backlogged" Number: Tenant(|t| Some(flag(t.backlogged))),
         "1 if over the last 10 s it wanted more I/O than it got (docs/guide/operate.md, Terms). Inner node: 1 if a leaf \
-         below it is backlogged. 0 without probes",
-    ),
-    gauge(
-        "tenant_cache",
-        Bytes,
-        Tenant(|t| Some(Whole(t.usage))),
-        "Usage: file pages that are charged to the tenant, and its reclaimable slab",
-    ),
-    gauge(
-        "tenant_cache_entitlement",
-        Bytes,
-        Tenant(|t| Some(Whole(t.entitlement))),
-        "Entitlement: page cache that the tenant is entitled to, by its weight and by what others demand",
-    ),
-    gauge(
-        "tenant_working_set",
-        Bytes,
-        Tenant(|t| t.known_working_set().map(Whole)),
+         below it is backlogged. 0 without probes";
+    Gauge "tenant_cache" Bytes: Tenant(|t| Some(Whole(t.usage))),
+        "Usage: file pages that are charged to the tenant, and its reclaimable slab";
+    Gauge "tenant_cache_entitlement" Bytes: Tenant(|t| Some(Whole(t.entitlement))),
+        "Entitlement: page cache that the tenant is entitled to, by its weight and by what others demand";
+    Gauge "tenant_working_set" Bytes: Tenant(|t| t.known_working_set().map(Whole)),
         "Page cache that the tenant uses repeatedly; one page more would hardly save a read. Absent where nothing shows it: \
-         where [cache] demand is usage, and with MGLRU where accesses are not sampled",
-    ),
-    gauge(
-        "tenant_cache_protected",
-        Bytes,
-        Tenant(|t| Some(Whole(t.protected))),
+         where [cache] demand is usage, and with MGLRU where accesses are not sampled";
+    Gauge "tenant_cache_protected" Bytes: Tenant(|t| Some(Whole(t.protected))),
         "The part of its entitlement that memory.low protects from the kernel's reclaim. Inner node: the sum of its \
-         leaves'. Unmanaged tenant: 0, it has no memory.low",
-    ),
-    counter(
-        "tenant_cache_reclaimed",
-        Bytes,
-        Tenant(|t| Some(Whole(t.reclaimed))),
-        "Page cache that the agent has reclaimed from the tenant",
-    ),
-    counter(
-        "tenant_cache_refaults",
-        Number,
-        Tenant(|t| Some(Whole(t.refaults))),
-        "Pages read again after anyone had reclaimed them, since the cgroup was created",
-    ),
-    gauge(
-        "tenant_cache_predicted_miss_ratio",
-        Number,
-        TenantBy(&["size"], predicted),
+         leaves'. Unmanaged tenant: 0, it has no memory.low";
+    Counter "tenant_cache_reclaimed" Bytes: Tenant(|t| Some(Whole(t.reclaimed))),
+        "Page cache that the agent has reclaimed from the tenant";
+    Counter "tenant_cache_refaults" Number: Tenant(|t| Some(Whole(t.refaults))),
+        "Pages read again after anyone had reclaimed them, since the cgroup was created";
+    Gauge "tenant_cache_predicted_miss_ratio" Number: TenantBy(&["size"], predicted),
         "The part of its accesses that would miss if its page cache had half, the same or twice the size that it has now; \
-         absent where accesses are not sampled",
-    ),
-    gauge(
-        "tenant_knob",
-        Number,
-        TenantBy(&["knob"], knobs),
-        "Value that the agent has set in a knob that is one number: bytes, or percent for vm.dirty_background_ratio and vm.vfs_cache_pressure",
-    ),
-];
+         absent where accesses are not sampled";
+    Gauge "tenant_knob" Number: TenantBy(&["knob"], knobs),
+        "Value that the agent has set in a knob that is one number: bytes, or percent for vm.dirty_background_ratio and vm.vfs_cache_pressure";
+};
 
 /// Of each tenant that the probes see, its I/O. 1 minus the part of `tenant_cache_fill` in `tenant_cache_read` is the hit
 /// ratio.
-const IO: &[Metric] = &[
-    counter(
-        "tenant_io",
-        Bytes,
-        TenantBy(&["direction"], io_bytes),
-        "Bytes that applications read from and wrote to regular files, cached or not",
-    ),
-    counter(
-        "tenant_io_ops",
-        Number,
-        TenantBy(&["direction"], io_ops),
-        "Calls of applications that read from or wrote to regular files",
-    ),
-    counter(
-        "tenant_cache_read",
-        Bytes,
-        App(|a| Whole(a.cache_read_bytes)),
-        "Bytes read through the page cache",
-    ),
-    counter(
-        "tenant_cache_fill",
-        Bytes,
-        App(|a| Whole(a.cache_miss_bytes)),
-        "Bytes that a device had to read into the page cache; 1 minus their part of the bytes read is the hit ratio",
-    ),
-    counter(
-        "tenant_cache_demand_misses",
-        Number,
-        App(|a| Whole(a.misses)),
-        "Reads and page faults whose first page was not in the page cache",
-    ),
-    counter(
-        "tenant_io_throttled",
-        Seconds,
-        App(|a| Float(a.io_throttled)),
-        "Time that block requests were delayed by io.max, summed over requests",
-    ),
-    counter(
-        "tenant_dirty_throttled",
-        Seconds,
-        App(|a| Float(a.dirty_throttled)),
-        "Time that writers were delayed in balance_dirty_pages until dirty pages had been written",
-    ),
-];
+const IO: &[Metric] = table! {
+    Counter "tenant_io" Bytes: TenantBy(&["direction"], io_bytes),
+        "Bytes that applications read from and wrote to regular files, cached or not";
+    Counter "tenant_io_ops" Number: TenantBy(&["direction"], io_ops),
+        "Calls of applications that read from or wrote to regular files";
+    Counter "tenant_cache_read" Bytes: App(|a| Whole(a.cache_read_bytes)), "Bytes read through the page cache";
+    Counter "tenant_cache_fill" Bytes: App(|a| Whole(a.cache_miss_bytes)),
+        "Bytes that a device had to read into the page cache; 1 minus their part of the bytes read is the hit ratio";
+    Counter "tenant_cache_demand_misses" Number: App(|a| Whole(a.misses)),
+        "Reads and page faults whose first page was not in the page cache";
+    Counter "tenant_io_throttled" Seconds: App(|a| Float(a.io_throttled)),
+        "Time that block requests were delayed by io.max, summed over requests";
+    Counter "tenant_dirty_throttled" Seconds: App(|a| Float(a.dirty_throttled)),
+        "Time that writers were delayed in balance_dirty_pages until dirty pages had been written";
+};
 
 fn count(number: usize) -> Value {
     Whole(u64::try_from(number).unwrap_or(u64::MAX))
