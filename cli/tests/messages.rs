@@ -5,9 +5,9 @@
 use std::process::{Command, Stdio};
 
 /// How the program ended, and what it said on standard error and standard output, with these arguments and no terminal.
-fn said(args: &[&str]) -> (Option<i32>, String, String) {
+fn said(args: &str) -> (Option<i32>, String, String) {
     let done = Command::new(env!("CARGO_BIN_EXE_justitia"))
-        .args(args)
+        .args(args.split(' '))
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -16,18 +16,18 @@ fn said(args: &[&str]) -> (Option<i32>, String, String) {
 }
 
 /// The program refuses these arguments, with these words.
-fn refuses(args: &[&str], words: &[&str]) {
+fn refuses(args: &str, words: &[&str]) {
     let (code, error, _) = said(args);
-    assert!(code.is_some_and(|code| code > 0), "{args:?}: {code:?}");
+    assert!(code.is_some_and(|code| code > 0), "{args}: {code:?}");
     for part in words {
-        assert!(error.contains(part), "{args:?}: {part:?} not in {error}");
+        assert!(error.contains(part), "{args}: {part:?} not in {error}");
     }
 }
 
 #[test]
 fn a_recording_is_played_on_a_terminal_only() {
     refuses(
-        &["top", "--replay", "some.rec"],
+        "top --replay some.rec",
         &["expected a terminal", "some.rec", "found none"],
     );
 }
@@ -37,7 +37,7 @@ fn a_recording_that_is_not_there_is_named_with_what_was_expected() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("none.rec").display().to_string();
     refuses(
-        &["explain", "--replay", &missing, "a"],
+        &format!("explain --replay {missing} a"),
         &[
             &missing,
             "expected a recording made by `justitia record`",
@@ -45,12 +45,7 @@ fn a_recording_that_is_not_there_is_named_with_what_was_expected() {
         ],
     );
     refuses(
-        &[
-            "explain",
-            "--replay",
-            &dir.path().display().to_string(),
-            "a",
-        ],
+        &format!("explain --replay {} a", dir.path().display()),
         &["expected a regular file, found a directory"],
     );
 }
@@ -61,15 +56,7 @@ fn an_image_that_is_not_there_is_named_with_what_to_do() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     let (image, control, socket) = (path("none.img"), path("control"), path("disk.sock"));
     refuses(
-        &[
-            "cache",
-            "serve",
-            &image,
-            "--control",
-            &control,
-            "--socket",
-            &socket,
-        ],
+        &format!("cache serve {image} --control {control} --socket {socket}"),
         &[
             &image,
             "expected a raw image or a block device",
@@ -86,23 +73,13 @@ fn a_configuration_is_refused_in_the_same_words_whatever_it_is_of() {
     std::fs::write(&file, "nonsense = 1\n[memory]\nsize = true\n").unwrap();
     let file = file.to_str().unwrap();
     let told = format!("{file}:1: expected one of `");
-    for args in [
-        &["run", "--check-config", "--config", file][..],
-        &["cache", "serve", "--check-config", "--config", file],
-        &["host", "run", "--check-config", "--config", file],
-    ] {
-        refuses(
-            args,
-            &[
-                &told,
-                "found the unknown key `nonsense`: correct or remove it",
-            ],
-        );
-        let missing = [&args[..args.len() - 1], &["/nonexistent.toml"]].concat();
-        refuses(
-            &missing,
-            &["/nonexistent.toml: expected a TOML file that can be read, found none: No such file"],
-        );
+    let unknown = "found the unknown key `nonsense`: correct or remove it";
+    let missing =
+        "/nonexistent.toml: expected a TOML file that can be read, found none: No such file";
+    for command in ["run", "cache serve", "host run"] {
+        let check = format!("{command} --check-config --config");
+        refuses(&format!("{check} {file}"), &[&told, unknown]);
+        refuses(&format!("{check} /nonexistent.toml"), &[missing]);
     }
 }
 
@@ -112,23 +89,16 @@ fn a_hosts_configuration_is_checked_and_nothing_is_started() {
     let (file, state) = (dir.path().join("host.toml"), dir.path().join("state"));
     std::fs::write(&file, "headroom = \"10%\"\n").unwrap();
     let (file, directory) = (file.to_str().unwrap(), state.to_str().unwrap());
-    let checked = &[
-        "host",
-        "run",
-        "--check-config",
-        "--config",
-        file,
-        "--directory",
-        directory,
-    ];
-    assert_eq!(
-        said(checked),
-        (Some(0), String::new(), format!("{file}: no errors\n"))
-    );
-    let (code, _, out) = said(&["host", "reset", "--directory", directory]);
+    let checked = said(&format!(
+        "host run --check-config --config {file} --directory {directory}"
+    ));
+    let expected = (Some(0), String::new(), format!("{file}: no errors\n"));
+    assert_eq!(checked, expected);
+    let reset = format!("host reset --directory {directory}");
+    let (code, _, out) = said(&reset);
     assert_eq!((code, out.as_str()), (Some(0), "nothing to restore\n"));
     assert!(!state.exists());
     std::fs::create_dir(&state).unwrap();
-    said(&["host", "reset", "--directory", directory]);
+    said(&reset);
     assert_eq!(state.read_dir().unwrap().count(), 0);
 }

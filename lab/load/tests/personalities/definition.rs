@@ -70,19 +70,15 @@ fn creation_and_deletion_keep_the_number_of_files() {
     let threads = 5;
     for personality in ["fileserver", "webproxy", "metadata"] {
         let directory = tempfile::tempdir().unwrap();
-        let options = format!("--files 100 --preallocated 80 --mean-size 4k --threads {threads}");
-        run(
-            personality,
-            directory.path(),
-            &format!("{options} --phase prepare"),
-        );
+        let phase = |phase: &str| {
+            let options = "--files 100 --preallocated 80 --mean-size 4k --threads";
+            let options = format!("{options} {threads} --phase {phase}");
+            run(personality, directory.path(), &options);
+        };
+        phase("prepare");
         let before = files_below(&directory.path().join("files"));
         assert_eq!(before.len(), 80);
-        run(
-            personality,
-            directory.path(),
-            &format!("{options} --phase run --duration 0.7"),
-        );
+        phase("run --duration 0.7");
         let after = files_below(&directory.path().join("files"));
         // A worker that was stopped between its two halves leaves one file more or less.
         assert!(
@@ -92,11 +88,7 @@ fn creation_and_deletion_keep_the_number_of_files() {
         );
         assert_ne!(before, after, "{personality} replaced nothing");
         // Preparing again restores the start.
-        run(
-            personality,
-            directory.path(),
-            &format!("{options} --phase prepare"),
-        );
+        phase("prepare");
         assert_eq!(files_below(&directory.path().join("files")), before);
     }
 }
@@ -104,22 +96,17 @@ fn creation_and_deletion_keep_the_number_of_files() {
 #[test]
 fn reread_counts_each_byte_once() {
     let directory = tempfile::tempdir().unwrap();
-    let set = "--files 3 --mean-size 1000003 --io-size 64k";
-    run(
-        "reread",
-        directory.path(),
-        &format!("{set} --phase prepare"),
-    );
+    let phases = |phases: &str| {
+        let options = format!("--files 3 --mean-size 1000003 --io-size 64k --phase {phases}");
+        run("reread", directory.path(), &options)
+    };
+    phases("prepare");
     let truth: u64 = files_below(&directory.path().join("files"))
         .iter()
         .map(|path| fs::metadata(path).unwrap().len())
         .sum();
     assert_eq!(truth, 3_000_009);
-    let output = run(
-        "reread",
-        directory.path(),
-        &format!("{set} --phase warm,run"),
-    );
+    let output = phases("warm,run");
     let last = last(&output);
     assert_eq!(last["read_bytes"].as_u64(), Some(truth));
     assert_eq!(last["written_bytes"].as_u64(), Some(0));
