@@ -7,8 +7,12 @@ mod tree;
 use std::path::Path;
 
 use justitia_api::{TenantKind, WeightSource};
-use justitia_runtimes::Resolver;
+use justitia_runtimes::{Identity, Resolver};
 use tree::{ID, OTHER, Tree};
+
+fn named(identity: &Identity) -> (TenantKind, &str) {
+    (identity.kind, &identity.name)
+}
 
 #[test]
 fn a_container_of_docker_has_its_name_image_labels_and_weight() {
@@ -16,10 +20,7 @@ fn a_container_of_docker_has_its_name_image_labels_and_weight() {
     tree.docker("system.slice/docker-ID.scope", "web", 100);
     let found = tree.resolve(&format!("system.slice/docker-{ID}.scope"), false);
     let web = &found.identity;
-    assert_eq!(
-        (web.kind, web.name.as_str()),
-        (TenantKind::DockerContainer, "web")
-    );
+    assert_eq!(named(web), (TenantKind::DockerContainer, "web"));
     assert_eq!(web.image.as_deref(), Some("nginx:1.25"));
     assert_eq!(web.labels, ["app=web", "tier=front"]);
     let declared = web.declared.as_ref().unwrap();
@@ -88,10 +89,7 @@ fn a_container_of_podman_is_known_in_both_layouts_with_its_inner_cgroup() {
         tree.podman(path, "db", 300);
         let path = path.replace("ID", ID);
         let scope = tree.resolve(&path, false).identity;
-        assert_eq!(
-            (scope.kind, scope.name.as_str()),
-            (TenantKind::PodmanContainer, "db")
-        );
+        assert_eq!(named(&scope), (TenantKind::PodmanContainer, "db"));
         assert_eq!(scope.image.as_deref(), Some("localhost/small:latest"));
         assert_eq!(scope.labels, ["tier=back"], "its annotations");
         assert_eq!(scope.declared.as_ref().unwrap().weight.get(), 300);
@@ -225,7 +223,7 @@ fn a_pod_and_its_containers_are_known() {
     );
     let container = resolve(&format!("{pod}/cri-containerd-{ID}.scope")).identity;
     assert_eq!(
-        (container.kind, container.name.as_str()),
+        named(&container),
         (TenantKind::PodContainer, "prod/web-0/nginx")
     );
     assert_eq!(
@@ -256,27 +254,18 @@ fn containers_of_ctr_and_nerdctl_are_known() {
         500,
     );
     let web = tree.resolve("default/web", false).identity;
-    assert_eq!(
-        (web.kind, web.name.as_str()),
-        (TenantKind::ContainerdContainer, "web")
-    );
+    let scope = format!("system.slice/nerdctl-{ID}.scope");
+    assert_eq!(named(&web), (TenantKind::ContainerdContainer, "web"));
     assert_eq!(web.declared.unwrap().weight.get(), 400);
-    let shop = tree
-        .resolve(&format!("system.slice/nerdctl-{ID}.scope"), false)
-        .identity;
-    assert_eq!(
-        (shop.kind, shop.name.as_str()),
-        (TenantKind::ContainerdContainer, "shop")
-    );
+    let shop = tree.resolve(&scope, false).identity;
+    assert_eq!(named(&shop), (TenantKind::ContainerdContainer, "shop"));
     // What runc was told later counts.
     tree.runc_state(
         &format!("run/containerd/runc/default/{ID}/state.json"),
-        &format!("system.slice/nerdctl-{ID}.scope"),
+        &scope,
         600,
     );
-    let shop = tree
-        .resolve(&format!("system.slice/nerdctl-{ID}.scope"), false)
-        .identity;
+    let shop = tree.resolve(&scope, false).identity;
     assert_eq!(shop.declared.unwrap().weight.get(), 600);
     // An ordinary cgroup of the same form.
     let other = tree.resolve("batch/job", false);
@@ -299,7 +288,7 @@ fn a_machine_of_libvirt_is_known_with_its_parts() {
     tree.write("run/libvirt/qemu/größe.xml", &state(2, "größe", 600));
     let scope = r"machine.slice/machine-qemu\x2d1\x2dweb.scope";
     let web = tree.resolve(scope, false).identity;
-    assert_eq!((web.kind, web.name.as_str()), (TenantKind::Domain, "web"));
+    assert_eq!(named(&web), (TenantKind::Domain, "web"));
     let declared = web.declared.unwrap();
     assert_eq!((declared.weight.get(), declared.converted()), (500, None));
     for part in ["libvirt", "libvirt/emulator", "libvirt/vcpu0", "emulator"] {
@@ -483,13 +472,8 @@ fn a_rootless_container_has_the_name_that_its_users_files_say() {
     let slice = format!("user.slice/user-{uid}.slice");
     let path = format!("{slice}/user@{uid}.service/user.slice/libpod-{ID}.scope");
     let found = tree.resolve(&path, true).identity;
-    assert_eq!(
-        (found.kind, found.name.as_str()),
-        (
-            TenantKind::PodmanContainer,
-            format!("user-{uid}/mine").as_str()
-        )
-    );
+    let mine = format!("user-{uid}/mine");
+    assert_eq!(named(&found), (TenantKind::PodmanContainer, &*mine));
     assert_eq!(
         found.declared.unwrap().weight.get(),
         9000,
