@@ -91,13 +91,13 @@ fn cells<const N: usize>(table: &str) -> impl Iterator<Item = [String; N]> {
     lines.map(|line| {
         let cells = line.split(" | ").map(|cell| cell.replace(r"\n", "\n"));
         let cells: Vec<String> = cells.collect();
-        cells.try_into().unwrap()
+        <[String; N]>::try_from(cells).unwrap()
     })
 }
 
 #[test]
 fn errors_say_file_and_line() {
-    for [from, to, line, what] in cells(WRONG) {
+    for [from, to, line, what] in cells::<4>(WRONG) {
         let error = error(&from, &to);
         assert!(error.contains(&format!("t.toml:{line}:")), "{to}: {error}");
         assert!(error.contains(&what), "{to}: {error}");
@@ -215,7 +215,7 @@ fn an_array_replaces_the_whole_array_of_the_base() {
 #[test]
 fn errors_with_a_base_say_file_and_line() {
     // What is replaced of the base, with what, what its heir says, and the error.
-    for [from, to, own, error] in cells(
+    for [from, to, own, error] in cells::<4>(
         r#"
 "T" | "T" | [[tenant]]\nname = "b"\nweight = 0\n | own.toml:2: expected a weight
 "T" | "T" | \n[disk]\njournal = "1MiB"\n | own.toml:4: expected ext4, and 4MiB
@@ -248,7 +248,7 @@ fn wrong_bases_and_cycles_are_refused_with_file_and_line() {
     let cycle = format!("base = \"own.toml\"\n{GOOD}");
     let error = "good.toml:1: expected a base that does not build on this experiment";
     assert_refused(&cycle, "base = \"good.toml\"", error);
-    for [own, error] in cells(
+    for [own, error] in cells::<2>(
         r#"
 base = "own.toml" | own.toml:1: expected a base that does not
 \nbase = "none.toml" | own.toml:2: none.toml: expected a TOML file that can be read, found none
