@@ -232,6 +232,11 @@ impl<'a> Report<'a> {
         self.push(error);
     }
 
+    /// An error at this value.
+    pub fn error_at<T>(&mut self, value: &Spanned<T>, what: impl Into<String>) {
+        self.error(value.span().start, what);
+    }
+
     fn push(&mut self, error: TomlError) {
         let follows = |line| self.unreadable.contains(&line);
         if !error.line.is_some_and(follows) {

@@ -17,10 +17,8 @@ impl File {
         self.check_listen(report);
         self.check_metrics(report);
         if let Some(ssd) = self.ssd.as_ref().filter(|ssd| ssd.size.get_ref().0 == 0) {
-            report.error(
-                Some(ssd.size.span().start),
-                "expected a size above 0, found 0: without an SSD store leave [ssd] out",
-            );
+            let what = "expected a size above 0, found 0: without an SSD store leave [ssd] out";
+            report.error_at(&ssd.size, what);
         }
         let access = self.listen.access(report);
         let insecure = self.listen.insecure.is_some_and(Spanned::into_inner);
@@ -65,15 +63,15 @@ impl File {
         let insecure = insecure.filter(|insecure| *insecure.get_ref());
         let certified = self.tls.as_ref().is_some_and(|tls| tls.verify_clients);
         match (&self.listen.tcp, insecure) {
-            (Some(tcp), None) if !certified => report.error(
-                Some(tcp.span().start),
-                format!(
+            (Some(tcp), None) if !certified => {
+                let what = format!(
                     "expected a [tls] table with certificates of clients, found {} without: every client that reaches the address could read and write every disk; if that is intended, add `insecure = true`",
                     tcp.get_ref()
-                ),
-            ),
-            (_, Some(insecure)) if certified => report.error(
-                Some(insecure.span().start),
+                );
+                report.error_at(tcp, what);
+            }
+            (_, Some(insecure)) if certified => report.error_at(
+                insecure,
                 "expected either `insecure = true` or certificates of clients, found both: set `verify_clients = false` in [tls] to serve every disk to every client",
             ),
             _ => {}
@@ -84,13 +82,9 @@ impl File {
         if let Some(metrics) = &self.metrics
             && !metrics.get_ref().ip().is_loopback()
         {
-            report.error(
-                Some(metrics.span().start),
-                format!(
-                    "expected a loopback address for metrics, found {}",
-                    metrics.get_ref()
-                ),
-            );
+            let found = metrics.get_ref();
+            let what = format!("expected a loopback address for metrics, found {found}");
+            report.error_at(metrics, what);
         }
     }
 }
@@ -106,13 +100,11 @@ impl VmTable {
         unique(report, vms, "VM", &self.name);
         let unserved = self.disk.is_empty() || self.disk.iter().any(|d| d.vhost.is_none());
         if unserved && !served && self.socket.is_none() {
-            report.error(
-                Some(self.name.span().start),
-                format!(
-                    "expected a socket for VM {:?}, a `vhost` socket for each of its disks, or a [listen] table for all, found none",
-                    self.name.get_ref()
-                ),
+            let what = format!(
+                "expected a socket for VM {:?}, a `vhost` socket for each of its disks, or a [listen] table for all, found none",
+                self.name.get_ref()
             );
+            report.error_at(&self.name, what);
         }
         self.check_pools(report);
         for disk in &self.disk {
@@ -121,10 +113,8 @@ impl VmTable {
         let clients = match self.clients {
             Some(clients) => {
                 if clients.get_ref().iter().any(String::is_empty) {
-                    report.error(
-                        Some(clients.span().start),
-                        "expected names in certificates, found an empty one",
-                    );
+                    let what = "expected names in certificates, found an empty one";
+                    report.error_at(&clients, what);
                 }
                 clients.into_inner()
             }
@@ -165,18 +155,14 @@ impl VmTable {
         for pool in &self.pool {
             unique(report, &mut names, "pool of a VM", &pool.name);
             let Some(tag) = &pool.tag else { continue };
-            let (at, found) = (Some(tag.span().start), *tag.get_ref());
+            let found = *tag.get_ref();
             if ContainerTag::new(found).is_none() {
                 let most = ContainerTag::MAX;
-                report.error(
-                    at,
-                    format!("expected a tag from 1 to {most}, found {found}"),
-                );
+                let what = format!("expected a tag from 1 to {most}, found {found}");
+                report.error_at(tag, what);
             } else if !tags.insert(found) {
-                report.error(
-                    at,
-                    format!("expected every tag of a VM once, found {found} again"),
-                );
+                let what = format!("expected every tag of a VM once, found {found} again");
+                report.error_at(tag, what);
             }
         }
     }
@@ -197,22 +183,24 @@ impl PoolTable {
             let store = self.store.unwrap_or(StoreKind::Memory);
             return PoolSpec::of(store, self.weight.unwrap_or_default());
         };
-        let at = Some(first.span().start);
         if self.weight.is_some() || self.store.is_some() {
             let both = "expected either `memory_weight` and `ssd_weight`, or `store` and `weight`, found both";
-            report.error(at, both);
+            report.error_at(first, both);
         }
         let mut weight = |found: &Option<Spanned<u64>>| {
             let found = found.as_ref().filter(|found| *found.get_ref() > 0)?;
             let weight = Weight::try_from(*found.get_ref());
             if let Err(error) = &weight {
-                report.error(Some(found.span().start), error.to_string());
+                report.error_at(found, error.to_string());
             }
             Some(weight.unwrap_or_default())
         };
         let (memory, ssd) = (weight(&self.memory_weight), weight(&self.ssd_weight));
         PoolSpec::new(memory, ssd).unwrap_or_else(|| {
-            report.error(at, "expected a weight in memory or on the SSD, found none");
+            report.error_at(
+                first,
+                "expected a weight in memory or on the SSD, found none",
+            );
             PoolSpec::default()
         })
     }
@@ -250,13 +238,9 @@ fn check_port(
 ) -> PortConfig {
     let bytes = port.residency.get_ref().0;
     if !(64..=MAX_RESIDENCY).contains(&bytes) {
-        report.error(
-            Some(port.residency.span().start),
-            format!(
-                "expected a residency table of 64 bytes to 16 GiB, found {}",
-                port.residency.get_ref()
-            ),
-        );
+        let found = port.residency.get_ref();
+        let what = format!("expected a residency table of 64 bytes to 16 GiB, found {found}");
+        report.error_at(&port.residency, what);
     }
     let name = match port.name {
         Some(name) => {
@@ -285,22 +269,21 @@ fn check_serials(disks: &[DiskTable], port: bool, report: &mut Report<'_>) {
     for disk in disks {
         let named = disk.serial.as_ref().unwrap_or(&disk.name);
         let cached = !matches!(disk.mode, DiskMode::Uncached);
-        let at = Some(named.span().start);
         let found = named.get_ref();
         match serial(disk) {
-            None if disk.serial.is_some() => report.error(
-                at,
+            None if disk.serial.is_some() => report.error_at(
+                named,
                 format!("expected a serial of 1 to 20 printable ASCII characters, found {found:?}"),
             ),
             // The name is checked elsewhere.
-            None if port && cached && is_name(found) => report.error(
-                at,
+            None if port && cached && is_name(found) => report.error_at(
+                named,
                 format!(
                     "expected a serial for disk {found:?} of a VM with a port, as its name is none (1 to 20 printable ASCII characters): add `serial = \"...\"`"
                 ),
             ),
-            Some(serial) if port && cached && !seen.insert(serial) => report.error(
-                at,
+            Some(serial) if port && cached && !seen.insert(serial) => report.error_at(
+                named,
                 format!("expected every serial once among the disks of a VM, found {found:?} again"),
             ),
             _ => {}
@@ -317,13 +300,13 @@ impl ListenTable {
             let parsed = u16::from_str_radix(mode.get_ref(), 8).ok();
             match parsed.filter(|mode| mode & 0o600 == 0o600 && mode & !0o770 == 0) {
                 Some(mode) => access.mode = mode,
-                None => report.error(
-                    Some(mode.span().start),
-                    format!(
+                None => {
+                    let what = format!(
                         "expected an octal mode for user and group, such as \"0660\", found {:?}: who may connect can read and write every disk of the socket",
                         mode.get_ref()
-                    ),
-                ),
+                    );
+                    report.error_at(mode, what);
+                }
             }
         }
         access.owner = id(self.socket_owner.as_ref(), "user", report, |name| {
@@ -349,7 +332,7 @@ fn id(
     if found.is_none() {
         let what =
             format!("expected the name or number of a {what} of this machine, found {text:?}");
-        report.error(Some(name.span().start), what);
+        report.error_at(name, what);
     }
     found
 }
@@ -362,16 +345,11 @@ fn unique(
     name: &Spanned<String>,
 ) {
     let text = name.get_ref();
-    let at = Some(name.span().start);
     if !is_name(text) {
-        report.error(
-            at,
-            format!("expected a {what} name of {NAME}, found {text:?}"),
-        );
+        let what = format!("expected a {what} name of {NAME}, found {text:?}");
+        report.error_at(name, what);
     } else if !seen.insert(text.clone()) {
-        report.error(
-            at,
-            format!("expected every {what} once, found {text:?} again"),
-        );
+        let what = format!("expected every {what} once, found {text:?} again");
+        report.error_at(name, what);
     }
 }
