@@ -40,6 +40,26 @@ impl Machine {
         machine
     }
 
+    /// One on which files are written (`write FILE TEXT`) and removed (`remove FILE`), cgroups mounted (`mount OPTIONS
+    /// SUPERBLOCK`), and pages have another size (`pages BYTES`).
+    pub(super) fn changed(changes: &str) -> Self {
+        let machine = Self::new();
+        for change in changes.split("; ") {
+            let (verb, what) = change.split_once(' ').unwrap();
+            let (first, second) = what.split_once(' ').unwrap_or((what, ""));
+            match verb {
+                "write" => {
+                    let text = second.replace(r"\n", "\n").replace(r"\t", "\t");
+                    machine.write(first, text);
+                }
+                "remove" => machine.remove(first),
+                "mount" => machine.mount(first, second),
+                _ => machine.write("proc/self/auxv", auxv(first.parse().unwrap())),
+            }
+        }
+        machine
+    }
+
     pub(super) fn path(&self) -> &Path {
         self.0.path()
     }
@@ -88,7 +108,7 @@ impl Machine {
 }
 
 /// The auxiliary vector of a process on a kernel with pages of this size: `AT_PAGESZ` after another entry.
-pub(super) fn auxv(page_size: u64) -> Vec<u8> {
+fn auxv(page_size: u64) -> Vec<u8> {
     let words = [16, 0xbfeb_fbff, 6, page_size, 0, 0];
     words.into_iter().flat_map(u64::to_ne_bytes).collect()
 }

@@ -3,7 +3,7 @@
 mod features;
 mod machine;
 
-use machine::{Machine, auxv};
+use machine::Machine;
 
 use super::*;
 
@@ -30,83 +30,50 @@ fn everything_works() {
     assert_eq!(found.get(CapabilityId::IoCost).unwrap().reason, "8:0");
 }
 
-type Break = fn(&Machine);
-
 /// The capability that is missing, a word of the reason, and what is broken.
-const MISSING: &[(CapabilityId, &str, Break)] = &[
-    (CapabilityId::RootPrivileges, "user is 7", |m| {
-        m.write("proc/self/status", "Uid:\t0\t7\t0\t0\n")
-    }),
-    (CapabilityId::PageSize, "65536 bytes", |m| {
-        m.write("proc/self/auxv", auxv(65536))
-    }),
-    (CapabilityId::Cgroup2, "mount -t cgroup2", |m| {
-        m.write("proc/self/mountinfo", "")
-    }),
-    (CapabilityId::Cgroup2Writable, "read-only", |m| {
-        m.mount("ro", "rw")
-    }),
-    (
-        CapabilityId::MemoryController,
-        "systemd.unified_cgroup_hierarchy=1",
-        |m| m.write("cgroup/cgroup.controllers", "io\n"),
-    ),
-    (CapabilityId::MemoryEnabled, "echo +memory", |m| {
-        m.write("cgroup/cgroup.subtree_control", "\n")
-    }),
-    (CapabilityId::IoController, "cgroup_no_v1", |m| {
-        m.write("cgroup/cgroup.controllers", "\n")
-    }),
-    (CapabilityId::IoEnabled, "echo +io", |m| {
-        m.write("cgroup/cgroup.subtree_control", "\n")
-    }),
-    (CapabilityId::CpuController, "cgroup_no_v1", |m| {
-        m.write("cgroup/cgroup.controllers", "\n")
-    }),
-    (CapabilityId::CpuEnabled, "echo +cpu", |m| {
-        m.write("cgroup/cgroup.subtree_control", "\n")
-    }),
-    (CapabilityId::MemoryReclaim, "5.19", |m| {
-        m.remove("cgroup/memory.reclaim")
-    }),
-    (CapabilityId::ReclaimSwappiness, "6.1.0-56", |m| {
-        m.write("proc/sys/kernel/osrelease", "6.1.0-56\n")
-    }),
-    (CapabilityId::Mglru, "CONFIG_LRU_GEN", |m| {
-        m.remove("sys/kernel/mm/lru_gen")
-    }),
-    (CapabilityId::MglruDebug, "debugfs", |m| {
-        m.remove("sys/kernel/debug")
-    }),
-    (CapabilityId::RecursiveProtection, "every level", |m| {
-        m.mount("rw", "rw")
-    }),
-    (CapabilityId::Psi, "psi=1", |m| m.remove("proc/pressure")),
-    (CapabilityId::Bfq, "no disk", |m| m.remove("sys/block/vda")),
-    (CapabilityId::IoCost, "enable=1", |m| {
-        m.write("cgroup/io.cost.qos", "")
-    }),
-    (CapabilityId::IoCost, "lacks", |m| {
-        m.remove("cgroup/io.cost.qos")
-    }),
-    (CapabilityId::Numa, "CONFIG_NUMA", |m| {
-        m.remove("sys/devices")
-    }),
-    (CapabilityId::Btf, "BTF", |m| m.remove("sys/kernel/btf")),
-    (CapabilityId::Cachestat, "6.5 brought it", |m| {
-        m.write("proc/sys/kernel/osrelease", "6.4.1\n")
-    }),
-    (CapabilityId::RechargeableFiles, "not recharged", |m| {
-        m.write("proc/self/mountinfo", "25 1 0:9 / / rw - overlay none rw\n")
-    }),
-];
+const MISSING: &str = r"
+RootPrivileges | user is 7 | write proc/self/status Uid:\t0\t7\t0\t0\n
+PageSize | 65536 bytes | pages 65536
+Cgroup2 | mount -t cgroup2 | write proc/self/mountinfo
+Cgroup2Writable | read-only | mount ro rw
+MemoryController | systemd.unified_cgroup_hierarchy=1 | write cgroup/cgroup.controllers io\n
+MemoryEnabled | echo +memory | write cgroup/cgroup.subtree_control \n
+IoController | cgroup_no_v1 | write cgroup/cgroup.controllers \n
+IoEnabled | echo +io | write cgroup/cgroup.subtree_control \n
+CpuController | cgroup_no_v1 | write cgroup/cgroup.controllers \n
+CpuEnabled | echo +cpu | write cgroup/cgroup.subtree_control \n
+MemoryReclaim | 5.19 | remove cgroup/memory.reclaim
+ReclaimSwappiness | 6.1.0-56 | write proc/sys/kernel/osrelease 6.1.0-56\n
+Mglru | CONFIG_LRU_GEN | remove sys/kernel/mm/lru_gen
+MglruDebug | debugfs | remove sys/kernel/debug
+RecursiveProtection | every level | mount rw rw
+Psi | psi=1 | remove proc/pressure
+Bfq | no disk | remove sys/block/vda
+IoCost | enable=1 | write cgroup/io.cost.qos
+IoCost | lacks | remove cgroup/io.cost.qos
+Numa | CONFIG_NUMA | remove sys/devices
+Btf | BTF | remove sys/kernel/btf
+Cachestat | 6.5 brought it | write proc/sys/kernel/osrelease 6.4.1\n
+RechargeableFiles | not recharged | write proc/self/mountinfo 25 1 0:9 / / rw - overlay none rw\n
+";
+
+/// The capabilities of such a table, the words, and machines on which that is so.
+fn cases(table: &str) -> impl Iterator<Item = (CapabilityId, &str, Machine)> {
+    table.trim().lines().map(|row| {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let [name, word, change] = cells[..] else {
+            panic!("{row}")
+        };
+        let mut all = CapabilityId::ALL.into_iter();
+        let id = all.find(|id| format!("{id:?}") == name).unwrap();
+        (id, word, Machine::changed(change))
+    })
+}
 
 #[test]
 fn each_capability_can_be_missing() {
-    for (name, word, change) in MISSING {
-        let machine = Machine::new();
-        change(&machine);
-        machine.expect(*name, State::No, word);
+    for (id, word, machine) in cases(MISSING) {
+        machine.expect(id, State::No, word);
     }
     let machine = Machine::new();
     machine.write("sys/kernel/mm/lru_gen/enabled", "0x0007\n");
@@ -120,30 +87,16 @@ fn each_capability_can_be_missing() {
 
 #[test]
 fn a_capability_that_depends_on_a_missing_one_does_not_apply() {
-    let cases: &[(CapabilityId, &str, Break)] = &[
-        (CapabilityId::Cgroup2Writable, "not mounted", |m| {
-            m.write("proc/self/mountinfo", "")
-        }),
-        (CapabilityId::ReclaimSwappiness, "not mounted", |m| {
-            m.write("proc/self/mountinfo", "")
-        }),
-        (CapabilityId::MemoryEnabled, "does not have", |m| {
-            m.write("cgroup/cgroup.controllers", "\n")
-        }),
-        (CapabilityId::ReclaimSwappiness, "no memory.reclaim", |m| {
-            m.remove("cgroup/memory.reclaim")
-        }),
-        (CapabilityId::MglruDebug, "CONFIG_LRU_GEN", |m| {
-            m.remove("sys/kernel/mm/lru_gen")
-        }),
-        (CapabilityId::IoCost, "io controller", |m| {
-            m.write("cgroup/cgroup.controllers", "memory\n")
-        }),
-    ];
-    for (name, word, change) in cases {
-        let machine = Machine::new();
-        change(&machine);
-        machine.expect(*name, State::NotApplicable, word);
+    let table = r"
+Cgroup2Writable | not mounted | write proc/self/mountinfo
+ReclaimSwappiness | not mounted | write proc/self/mountinfo
+MemoryEnabled | does not have | write cgroup/cgroup.controllers \n
+ReclaimSwappiness | no memory.reclaim | remove cgroup/memory.reclaim
+MglruDebug | CONFIG_LRU_GEN | remove sys/kernel/mm/lru_gen
+IoCost | io controller | write cgroup/cgroup.controllers memory\n
+";
+    for (id, word, machine) in cases(table) {
+        machine.expect(id, State::NotApplicable, word);
     }
 }
 
