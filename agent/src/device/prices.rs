@@ -7,7 +7,8 @@
 
 use super::disk_sampler::{BUSY, Interval};
 
-/// Mixtures are those of so many busy seconds: in a shorter time what a disk does varies by itself.
+/// Mixtures are those of so many seconds, in which the disk was busy all the time: in a shorter time what a disk does varies by itself, and one that
+/// has rested does more for a while.
 const WINDOW: f64 = 2.0;
 /// Mixtures are forgotten over so many busy seconds.
 const FORGOTTEN: f64 = 60.0;
@@ -97,6 +98,8 @@ impl Sums {
 pub struct Costs {
     /// The window that is not over.
     window: Sums,
+    /// For how much of it the disk was busy, seconds.
+    busy: f64,
     seconds: f64,
     bytes: f64,
     requests: f64,
@@ -111,15 +114,16 @@ impl Costs {
     /// that looks like a price. What io.cost of `ours` lets through says nothing of the disk.
     pub fn step(&mut self, contended: bool, seen: &Interval, ours: bool) {
         let busy = if ours { seen.busy } else { seen.occupied() };
-        if !contended {
+        if contended {
+            self.learn(seen, busy);
+        } else {
             *self = Self::default();
-        } else if busy >= BUSY && seen.bytes > 0.0 {
-            self.learn(seen);
         }
     }
 
-    fn learn(&mut self, seen: &Interval) {
+    fn learn(&mut self, seen: &Interval, busy: f64) {
         self.window.add(seen);
+        self.busy += busy * seen.seconds;
         let Sums {
             seconds,
             bytes,
@@ -130,6 +134,9 @@ impl Costs {
             return;
         }
         self.window = Sums::default();
+        if std::mem::take(&mut self.busy) < BUSY * seconds || bytes <= 0.0 {
+            return;
+        }
         self.take_in(seconds, bytes / seconds, requests / seconds);
         self.prices = self.fit();
     }

@@ -95,6 +95,26 @@ fn the_second_is_always_spent() {
     assert_eq!(nothing.prices(), None);
 }
 
+/// A throttled disk that has rested does more for a while. With about as many requests a second all the time that looked as if
+/// requests were what the disk could not do more of.
+#[test]
+fn a_disk_that_rests_in_between_tells_no_price() {
+    let mut costs = Costs::default();
+    for i in 0..400_u32 {
+        let (busy, bytes) = match i % 5 {
+            0 => (0.5, 15e6),
+            1 => (1.0, 65e6),
+            _ => (1.0, 25e6 + f64::from(i % 7) * 1e6),
+        };
+        let seen = Interval {
+            busy,
+            ..Interval::busy(bytes, 300.0 + f64::from(i % 3))
+        };
+        costs.step(true, &seen, true);
+    }
+    assert_eq!(costs.prices(), None);
+}
+
 #[test]
 fn what_was_so_long_ago_is_forgotten() {
     let mut costs = Costs::default();
