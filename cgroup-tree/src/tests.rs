@@ -16,6 +16,35 @@ use crate::limits::CgroupQuota;
 
 const MIB: u64 = 1 << 20;
 
+const EXCLUDE: Override = Override {
+    weight: None,
+    min_cache: None,
+    exclude: Some(true),
+    delegated: None,
+};
+
+fn weighs(weight: u64) -> Override {
+    Override {
+        weight: justitia_share::Weight::try_from(weight).ok(),
+        ..Override::default()
+    }
+}
+
+fn delegates(delegated: bool) -> Override {
+    Override {
+        delegated: Some(delegated),
+        ..Override::default()
+    }
+}
+
+/// The same, and a minimum.
+fn with_minimum(of: Override) -> Override {
+    Override {
+        min_cache: Some(64 * MIB),
+        ..of
+    }
+}
+
 /// A cgroup with its files; `low` in MiB.
 fn cgroup(path: &Path, low: u64, weight: u64) {
     std::fs::create_dir_all(path).unwrap();
@@ -182,10 +211,7 @@ fn a_configured_minimum_is_a_request_in_a_delegated_subtree() {
     delegate(&root.join("user"), &["."]);
     cgroup(&root.join("user/web-1"), 0, 100);
     cgroup(&root.join("web-1"), 0, 100);
-    let says = Override {
-        min_cache: Some(64 * MIB),
-        ..Override::default()
-    };
+    let says = with_minimum(Override::default());
     let rules = ["web-*", "user/web-*"].map(|pattern| rule(pattern, says));
     let seen = Fixture::of(root, &rules);
     assert_eq!(seen.minimums("web-1"), (64, 0));

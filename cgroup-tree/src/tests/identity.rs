@@ -60,13 +60,7 @@ fn a_declared_weight_counts_whatever_stands_in_the_file() {
     let seen = Fixture::of(root, &[]);
     assert!(!seen.0.declared(seen.node(&path)).unwrap().drift);
     // A rule comes first.
-    let rules = [rule(
-        "system.slice/docker-*",
-        Override {
-            weight: justitia_share::Weight::try_from(50).ok(),
-            ..Override::default()
-        },
-    )];
+    let rules = [rule("system.slice/docker-*", weighs(50))];
     let seen = Fixture::of(root, &rules);
     assert_eq!(seen.weight(&path), (50, WeightSource::Configuration));
 }
@@ -102,11 +96,7 @@ fn a_line_of_one_device_counts_on_it() {
     seen.0.rescan(&[], Instant::now(), &mut changes);
     assert!(changes.weights_changed);
     // A rule counts on all devices, and a line that another may write does not.
-    let says = Override {
-        weight: justitia_share::Weight::try_from(9).ok(),
-        ..Override::default()
-    };
-    let ruled = Fixture::of(root, &[rule("system.slice/docker-*", says)]);
+    let ruled = Fixture::of(root, &[rule("system.slice/docker-*", weighs(9))]);
     assert_eq!(on(&ruled, "8:0"), (9, WeightSource::Configuration));
     delegate(&root.join(&path), &["io.weight", "io.bfq.weight"]);
     let given_away = Fixture::of(root, &[]);
@@ -241,6 +231,13 @@ fn a_missing_file_is_asked_for_a_bounded_number_of_times_and_in_bounded_turns() 
     assert!(asked <= 7 * 4, "{asked}");
 }
 
+fn container(glob: &str) -> Matches {
+    Matches {
+        container: Pattern::of_names(glob).ok(),
+        ..Matches::default()
+    }
+}
+
 #[test]
 fn a_rule_by_name_counts_once_the_name_is_known() {
     let dir = tempfile::tempdir().unwrap();
@@ -249,15 +246,7 @@ fn a_rule_by_name_counts_once_the_name_is_known() {
     let path = docker(root, 400);
     cgroup(&root.join(&path), 0, 3940);
     cgroup(&root.join(&path).join("inner"), 0, 100);
-    let weight = Override {
-        weight: justitia_share::Weight::try_from(50).ok(),
-        min_cache: Some(64 * MIB),
-        ..Override::default()
-    };
-    let container = |glob: &str| Matches {
-        container: Pattern::of_names(glob).ok(),
-        ..Matches::default()
-    };
+    let weight = with_minimum(weighs(50));
     let seen = Fixture::of(root, &[Rule::new(container("we*"), weight)]);
     assert_eq!(seen.weight(&path), (50, WeightSource::Configuration));
     assert_eq!(seen.minimums(&path), (64, 0));
@@ -266,11 +255,7 @@ fn a_rule_by_name_counts_once_the_name_is_known() {
     assert_eq!(seen.weight(&path), (400, WeightSource::Runtime));
 
     // Excluded by name, it is no tenant, after rescans neither, and its pages are not its parent's.
-    let exclude = Override {
-        exclude: Some(true),
-        ..Override::default()
-    };
-    let rules = [Rule::new(container("web"), exclude)];
+    let rules = [Rule::new(container("web"), EXCLUDE)];
     let mut seen = Fixture::of(root, &rules);
     for _ in 0..2 {
         assert_eq!(seen.0.len(), 1);
@@ -280,11 +265,7 @@ fn a_rule_by_name_counts_once_the_name_is_known() {
     }
 
     // As a delegated one.
-    let delegated = Override {
-        delegated: Some(true),
-        ..Override::default()
-    };
-    let seen = Fixture::of(root, &[Rule::new(container("web"), delegated)]);
+    let seen = Fixture::of(root, &[Rule::new(container("web"), delegates(true))]);
     assert!(seen.node(&format!("{path}/inner")).in_delegation);
 }
 
@@ -313,15 +294,7 @@ fn no_rule_by_name_excludes_a_rootless_container() {
     file(root, &format!("{home}/{ID}/userdata/config.json"), &bundle);
     let list = format!(r#"[{{"id":"{ID}","names":["web"]}}]"#);
     file(root, &format!("{home}/containers.json"), &list);
-    let exclude = Override {
-        exclude: Some(true),
-        ..Override::default()
-    };
-    let matches = Matches {
-        container: Pattern::of_names("user-*/web").ok(),
-        ..Matches::default()
-    };
-    let seen = Fixture::of(root, &[Rule::new(matches, exclude)]);
+    let seen = Fixture::of(root, &[Rule::new(container("user-*/web"), EXCLUDE)]);
     let found = seen.node(&path).identity();
     assert_eq!(found.name, format!("user-{uid}/web"));
 }

@@ -2,23 +2,7 @@
 
 use std::path::PathBuf;
 
-use justitia_share::Weight;
-
 use super::*;
-
-const EXCLUDE: Override = Override {
-    weight: None,
-    min_cache: None,
-    exclude: Some(true),
-    delegated: None,
-};
-
-fn weight(weight: u64) -> Override {
-    Override {
-        weight: Weight::try_from(weight).ok(),
-        ..Override::default()
-    }
-}
 
 /// The pages of an excluded cgroup are not its parent's, nor may they be taken with the parent's.
 #[test]
@@ -121,10 +105,7 @@ fn a_delegatee_gains_nothing_by_a_name_that_a_rule_matches() {
 fn a_delegatee_gains_nothing_by_a_weight_or_a_minimum_in_its_subtree() {
     let dir = tempfile::tempdir().unwrap();
     let root = delegated(dir.path());
-    let everywhere = Override {
-        min_cache: Some(64 * MIB),
-        ..weight(10_000)
-    };
+    let everywhere = with_minimum(weighs(10_000));
     let seen = Fixture::of(&root, &[rule("**", everywhere)]);
     assert_eq!(
         seen.minimums("user/db"),
@@ -134,8 +115,8 @@ fn a_delegatee_gains_nothing_by_a_weight_or_a_minimum_in_its_subtree() {
     assert_eq!(seen.weight("user/db").0, 10_000, "as its siblings have");
     // The only child's weight is not the parent's, wherever it is set.
     let rules = [
-        rule("user/web/*", weight(7000)),
-        rule("user/*", weight(10_000)),
+        rule("user/web/*", weighs(7000)),
+        rule("user/*", weighs(10_000)),
     ];
     let seen = Fixture::of(&root, &rules);
     assert_eq!(seen.weight("user"), (100, WeightSource::Default));
@@ -149,13 +130,7 @@ fn settings_of_roots_containers_count_inside_them() {
     cgroup(&root.join("scope"), 10, 100);
     cgroup(&root.join("scope/c"), 30, 10_000);
     cgroup(&root.join("scope/c/d"), 40, 9000);
-    let delegated = |delegated: bool| {
-        let says = Override {
-            delegated: Some(delegated),
-            ..Override::default()
-        };
-        [rule("scope", says)]
-    };
+    let delegated = |delegated: bool| [rule("scope", delegates(delegated))];
     let said = |seen: &Fixture| {
         let minimums = ["scope", "scope/c", "scope/c/d"].map(|path| seen.minimums(path));
         (seen.weight("scope"), minimums)
@@ -232,13 +207,9 @@ fn what_a_cgroup_is_follows_whose_subtree_it_is_in() {
     let units = root.join("etc/systemd/system");
     std::fs::create_dir_all(&units).unwrap();
     write(units.join("db.service"), "[Service]\nIOWeight=700\n").unwrap();
-    let says = Override {
-        delegated: Some(true),
-        ..Override::default()
-    };
     let mut seen = Fixture::of(root, &[]);
     let before = seen.weight(path);
-    let delegated = [rule("system.slice", says)];
+    let delegated = [rule("system.slice", delegates(true))];
     for (rules, expected) in [
         (&delegated[..], Fixture::of(root, &delegated).weight(path)),
         (&[], before),
@@ -258,17 +229,10 @@ fn other_rules_are_as_if_they_had_always_been() {
     let dir = tempfile::tempdir().unwrap();
     let root = delegated(dir.path());
     cgroup(&root.join("user/web"), 30, 9000);
-    let delegates = |delegated: bool| Override {
-        delegated: Some(delegated),
-        ..Override::default()
-    };
-    let minimum = Override {
-        min_cache: Some(64 * MIB),
-        ..weight(700)
-    };
+    let minimum = with_minimum(weighs(700));
     let all = [
         vec![],
-        vec![rule("backup", EXCLUDE), rule("user/web", weight(300))],
+        vec![rule("backup", EXCLUDE), rule("user/web", weighs(300))],
         vec![rule("user", EXCLUDE)],
         vec![rule("user/web", EXCLUDE), rule("backup", minimum)],
         vec![rule("user/web", delegates(true)), rule("**", minimum)],

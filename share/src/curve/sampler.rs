@@ -253,50 +253,32 @@ mod tests {
             live: 2000,
             max_blocks: 1 << 20,
         };
+        let with = |change: fn(&mut SamplerUse)| {
+            let mut changed = full;
+            change(&mut changed);
+            changed
+        };
         let cases = [
             ("forgets", full, 4),
             (
                 "forgets what is beyond the largest size",
-                SamplerUse {
-                    max_blocks: 10_000,
-                    ..full
-                },
+                with(|s| s.max_blocks = 10_000),
                 3,
             ),
-            (
-                "forgets by chance",
-                SamplerUse {
-                    evicted: 60,
-                    ..full
-                },
-                3,
-            ),
+            ("forgets by chance", with(|s| s.evicted = 60), 3),
             (
                 "a large part is of no use any more",
-                SamplerUse {
-                    evicted: 0,
-                    live: 100,
-                    ..full
-                },
+                with(|s| (s.evicted, s.live) = (0, 100)),
                 2,
             ),
             (
                 "looks at all",
-                SamplerUse {
-                    shift: 0,
-                    evicted: 0,
-                    live: 0,
-                    ..full
-                },
+                with(|s| (s.shift, s.evicted, s.live) = (0, 0, 0)),
                 0,
             ),
             (
                 "looks at next to none",
-                SamplerUse {
-                    shift: 31,
-                    max_blocks: u64::MAX,
-                    ..full
-                },
+                with(|s| (s.shift, s.max_blocks) = (31, u64::MAX)),
                 31,
             ),
         ];
