@@ -37,6 +37,17 @@ fn observer_with(dir: &std::path::Path, config: Config) -> Agent {
     Agent::new(config, &fs, features, None, None, app_io).unwrap()
 }
 
+/// A kernel with all of `memory.reclaim`.
+fn reclaims(multi_gen: bool, lru_gen: bool) -> ReclaimFeatures {
+    ReclaimFeatures {
+        reclaim: true,
+        swappiness: true,
+        multi_gen,
+        lru_gen,
+        bfq: false,
+    }
+}
+
 /// Removals are reported by events; if those are late, they are found by failed reads.
 #[test]
 fn the_state_of_a_removed_cgroup_is_dropped_however_the_removal_is_found() {
@@ -126,14 +137,8 @@ fn with_the_other_lru_unmanaged_pages_are_reclaimed_another_way() {
     let dir = tempfile::tempdir().unwrap();
     let mut agent = observer(dir.path());
     let mut way = |multi_gen| {
-        let features = ReclaimFeatures {
-            reclaim: true,
-            swappiness: true,
-            multi_gen,
-            lru_gen: multi_gen,
-            bfq: false,
-        };
         let mut changes = Changes::default();
+        let features = reclaims(multi_gen, multi_gen);
         agent.monitor.set_features(features, &mut changes);
         agent.monitor.unmanaged.reclaim()
     };
@@ -158,14 +163,8 @@ fn an_excluded_cgroup_loses_nothing_with_unmanaged_pages() {
             std::fs::write(controllers, "memory\n").unwrap();
         }
         let mut exempt_now = |multi_gen| {
-            let features = ReclaimFeatures {
-                reclaim: true,
-                swappiness: true,
-                multi_gen,
-                lru_gen: true,
-                bfq: false,
-            };
             let (now, mut changes) = (Instant::now(), Changes::default());
+            let features = reclaims(multi_gen, true);
             agent.monitor.set_features(features, &mut changes);
             agent
                 .monitor
@@ -207,13 +206,9 @@ fn a_plan_that_is_made_anew_leaves_out_whose_sample_is_old() {
     }
     let mut agent = observer(&root);
     let mut changes = Changes::default();
-    let features = ReclaimFeatures {
-        reclaim: true,
-        swappiness: true,
-        multi_gen: true,
-        ..ReclaimFeatures::default()
-    };
-    agent.monitor.set_features(features, &mut changes);
+    agent
+        .monitor
+        .set_features(reclaims(true, false), &mut changes);
     // No free memory is enough.
     std::fs::create_dir(&proc).unwrap();
     for file in ["meminfo", "vmstat"] {
