@@ -216,32 +216,12 @@ fn trace() -> Vec<Access> {
 
 /// The traces of `testdata/lirs`: the number of a block a line.
 fn lirs() -> Vec<(&'static str, Vec<Access>)> {
-    let zipped: [(_, &[u8]); 6] = [
-        (
-            "cpp",
-            include_bytes!("../../../../cache/testdata/lirs/cpp.gz"),
-        ),
-        (
-            "gli",
-            include_bytes!("../../../../cache/testdata/lirs/gli.gz"),
-        ),
-        (
-            "multi2",
-            include_bytes!("../../../../cache/testdata/lirs/multi2.gz"),
-        ),
-        (
-            "multi3",
-            include_bytes!("../../../../cache/testdata/lirs/multi3.gz"),
-        ),
-        (
-            "ps",
-            include_bytes!("../../../../cache/testdata/lirs/ps.gz"),
-        ),
-        (
-            "sprite",
-            include_bytes!("../../../../cache/testdata/lirs/sprite.gz"),
-        ),
-    ];
+    macro_rules! zipped {
+        ($($name:literal),*) => {
+            [$(($name, &include_bytes!(concat!("../../../../cache/testdata/lirs/", $name, ".gz"))[..])),*]
+        };
+    }
+    let zipped = zipped!("cpp", "gli", "multi2", "multi3", "ps", "sprite");
     let read = |zipped: &[u8]| {
         let lines = std::io::BufReader::new(flate2::read::GzDecoder::new(zipped)).lines();
         // Lines that are no number are marks of the simulator that the traces were made for.
