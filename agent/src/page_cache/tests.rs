@@ -141,6 +141,31 @@ fn tenants_above_their_entitlement_give_back_in_proportion() {
     assert!(u128::from(intents[0].1).abs_diff(exact) <= 1);
 }
 
+/// Of each it would be too little for a request.
+#[test]
+fn of_many_tenants_some_give_what_is_missing_and_the_others_the_next_time() {
+    let mut tenants = vec![seen(800, leaf(1, 100, 300))];
+    tenants.extend((2..102).map(|id| Tenant {
+        growing: false,
+        ..seen(0, leaf(id, 100, 5))
+    }));
+    let (_, first) = plan(&snapshot(4, tenants.clone()));
+    let given = |intents: &[(u64, u64)]| intents.iter().map(|intent| intent.1).sum::<u64>();
+    // 6 MiB are missing: 60 KiB of each.
+    assert!((5 * MIB..=6 * MIB).contains(&given(&first)), "{first:?}");
+    assert!(first.iter().all(|intent| intent.0 != 1), "{first:?}");
+    for tenant in &mut tenants {
+        let gave = first.iter().find(|one| tenant.key == leaf(one.0, 1, 0).key);
+        let bytes = gave.map_or(0, |intent| intent.1);
+        (tenant.cache, tenant.own) = (tenant.cache - bytes, tenant.own - bytes);
+    }
+    let (_, second) = plan(&snapshot(4, tenants));
+    assert!(given(&second) >= 5 * MIB, "{second:?}");
+    let others: Vec<u64> = second.iter().map(|intent| intent.0).take(40).collect();
+    let again = first.iter().any(|intent| others.contains(&intent.0));
+    assert!(!again, "{first:?} {second:?}");
+}
+
 #[test]
 fn each_reason_to_reclaim_nothing() {
     type Change = fn(&mut Tenant);

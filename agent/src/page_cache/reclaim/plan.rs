@@ -1,8 +1,10 @@
 //! Planning reclaim: which tenants give back file pages and anonymous memory now, and how much.
 
+use std::cmp::Reverse;
+
 use justitia_api::{AnonymousReason, ExcessReason};
 use justitia_share::num::{to_f64, to_u64};
-use justitia_share::{NodeId, apportion_reclaim, excess};
+use justitia_share::{NodeId, Tree, apportion_reclaim, excess};
 
 use crate::model::{Key, Snapshot, Tenant};
 use crate::page_cache::entitlements::Entitlements;
@@ -62,18 +64,26 @@ pub fn plan_reclaim(
     }
     let tenants = &snapshot.tenants;
     let mut taken = vec![0; tenants.len()];
-    let excess: Vec<u64> = tenants
+    let mut excess: Vec<u64> = tenants
         .ids()
         .map(|id| reclaimable_excess(snapshot, entitlements, id, &taken))
         .collect();
+    let order = largest(tenants, &mut excess, need / MIN_RECLAIM);
     let amounts = apportion_reclaim(need, &excess);
+    // What is too little for a request is asked of the next one.
+    let mut left = 0;
     let mut intents = Vec::new();
-    for ((id, tenant), amount) in tenants.iter().zip(amounts) {
+    for id in order {
+        let tenant = &tenants[id];
         let excess = excess[id.index()].min(most_at_once(tenant));
-        let bytes = above_minimums(snapshot, id, &taken).min(amount).min(excess);
-        if excess == 0 || (bytes < MIN_RECLAIM && bytes < excess) {
+        let room = above_minimums(snapshot, id, &taken).min(excess);
+        let amount = amounts[id.index()];
+        let bytes = room.min(amount.saturating_add(left));
+        if bytes == 0 || (bytes < MIN_RECLAIM && bytes < excess) {
+            left += room.min(amount);
             continue;
         }
+        left -= bytes.saturating_sub(amount);
         for node in tenants.ancestors(id).chain([id]) {
             taken[node.index()] += bytes;
         }
@@ -90,6 +100,18 @@ pub fn plan_reclaim(
         });
     }
     intents
+}
+
+/// The tenants of which something is reclaimed now, those with the largest excess first, at most `count` but one at least. Of the
+/// others the excess is set to 0: of each of many it would be too little for a request, so some give now, and the others next time.
+fn largest(tenants: &Tree<Tenant>, excess: &mut [u64], count: u64) -> Vec<NodeId> {
+    let mut order: Vec<NodeId> = tenants.ids().filter(|id| excess[id.index()] > 0).collect();
+    order.sort_by_key(|id| Reverse(excess[id.index()]));
+    let count = usize::try_from(count.max(1)).unwrap_or(usize::MAX);
+    for id in order.split_off(count.min(order.len())) {
+        excess[id.index()] = 0;
+    }
+    order
 }
 
 /// The most that one request may ask of a tenant, bytes of file pages. The kernel shrinks slab by the part of the lists
