@@ -17,6 +17,9 @@ use super::memory_sampler::CgroupTree;
 use crate::model::WorkingSet;
 use crate::monitor::thread_cpu;
 
+#[cfg(test)]
+mod tests;
+
 /// The probes' counts of one tenant by now.
 #[derive(Clone, Debug)]
 pub struct ReuseCounts {
@@ -73,15 +76,13 @@ pub struct Reuse {
 }
 
 impl Reuse {
-    /// Sampled from `now` on; `accesses` were counted before. The tenant's cache holds `held` bytes.
+    /// Sampled from `now` on. The tenant's cache holds `held` bytes.
     #[must_use]
-    pub fn new(now: Instant, accesses: u64, held: u64) -> Self {
-        let mut before = ReuseCounts::default();
-        before.reuse.accesses = accesses;
+    pub fn new(now: Instant, held: u64) -> Self {
         Self {
             since: now,
             at: now,
-            before,
+            before: ReuseCounts::default(),
             recent: DecayedHistogram::default(),
             curve: MissRatioCurve::default(),
             shift: first_shift(held / BLOCK),
@@ -188,7 +189,7 @@ struct SampledTenant {
     /// The index of its curve in the kernel.
     curve: usize,
     reuse: Reuse,
-    accesses: u64,
+    accesses: AccessCount,
     period: Duration,
 }
 
@@ -303,14 +304,12 @@ impl ReuseSampler {
         if let Err(error) = probes.clear_reuse(curve) {
             self.refused = Some(error.to_string());
         }
-        // Its counters include accesses from before.
-        let accesses = block_accesses(probes, id);
-        let reuse = Reuse::new(now, accesses, held);
+        let reuse = Reuse::new(now, held);
         let shift = reuse.shift();
         let tenant = SampledTenant {
             curve,
             reuse,
-            accesses,
+            accesses: AccessCount::new(block_accesses(probes, id)),
             period: MIN_PERIOD,
         };
         self.tenants.insert(id, tenant);
@@ -341,9 +340,11 @@ impl ReuseSampler {
         let whole = cgroups
             .get(id)
             .is_some_and(|node| !node.has_unmanaged_children());
-        let counts = read_counts(probes, id, tenant.curve, whole)?;
-        let quiet = counts.reuse.accesses == tenant.accesses;
-        tenant.accesses = counts.reuse.accesses;
+        let mut counts = read_counts(probes, tenant.curve)?;
+        let before = tenant.accesses.all;
+        let of_itself = block_accesses(probes, id).filter(|_| whole);
+        counts.reuse.accesses = tenant.accesses.record(of_itself, counts.reuse.sampled());
+        let quiet = tenant.accesses.all == before;
         tenant.period = if quiet {
             (tenant.period * 3 / 2).min(MAX_PERIOD)
         } else {
@@ -359,15 +360,47 @@ impl ReuseSampler {
     }
 }
 
-fn block_accesses(probes: &IoProbes, id: CgroupId) -> u64 {
-    probes
-        .counters_of(id)
-        .map_or(0, |counters| counters.block_accesses)
+/// What a cgroup has accessed itself so far; `None` before its first access, and where that cannot be read now.
+fn block_accesses(probes: &IoProbes, id: CgroupId) -> Option<u64> {
+    let counters = probes.counters_of(id)?;
+    Some(counters.block_accesses)
 }
 
-/// Reads what the probes have counted. `whole`: whether all cgroups below the tenant are tracked. Those that are not count
-/// for its curve, but not for its own counters.
-fn read_counts(probes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Option<ReuseCounts> {
+/// A tenant's accesses since they are sampled. Its cgroup's own counter tells them, but for those of cgroups below it that are
+/// not tracked: while there are any, the sampled accesses tell, each for as many as it stands for. The counter includes
+/// accesses from before, and a cgroup that loses the memory controller for a moment begins with a new one: so what is added
+/// up is the growth of either.
+#[derive(Debug)]
+struct AccessCount {
+    all: u64,
+    of_itself: Option<u64>,
+    sampled: u64,
+}
+
+impl AccessCount {
+    /// Of a cgroup that has accessed `of_itself` before.
+    const fn new(of_itself: Option<u64>) -> Self {
+        Self {
+            all: 0,
+            of_itself,
+            sampled: 0,
+        }
+    }
+
+    /// Takes over what the cgroup has accessed itself, if that is known and all, and what its curve has `sampled`. Returns all
+    /// accesses.
+    fn record(&mut self, of_itself: Option<u64>, sampled: u64) -> u64 {
+        let grown = of_itself.zip(self.of_itself);
+        let grown = grown.and_then(|(now, before)| now.checked_sub(before));
+        let new = grown.unwrap_or_else(|| sampled.saturating_sub(self.sampled));
+        self.all = self.all.saturating_add(new);
+        (self.of_itself, self.sampled) = (of_itself, sampled);
+        self.all
+    }
+}
+
+/// Reads what a curve has counted; all accesses are not among that.
+fn read_counts(probes: &IoProbes, curve: usize) -> Option<ReuseCounts> {
     let reuse = probes.reuse(curve).ok()?;
     let mut times = ReuseTimes {
         cold: reuse.cold(),
@@ -376,11 +409,6 @@ fn read_counts(probes: &IoProbes, id: CgroupId, curve: usize, whole: bool) -> Op
     for (sum, count) in times.times.iter_mut().zip(reuse.times()) {
         *sum = count;
     }
-    times.accesses = if whole {
-        block_accesses(probes, id)
-    } else {
-        times.cold + times.times.iter().sum::<u64>()
-    };
     Some(ReuseCounts {
         reuse: times,
         evicted: reuse.evicted(),
@@ -421,124 +449,5 @@ fn choose(holders: &[(CgroupId, u64)], sampled: &HashSet<CgroupId>, curves: usiz
     Change {
         stop,
         start: start.filter(|id| !sampled.contains(id)).collect(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Bytes of the largest cache.
-    const CAPACITY: u64 = 1 << 30;
-
-    /// A tenant that has read 6,000 blocks again and again, 600 a second, for three minutes; and the time then.
-    fn reader() -> (Reuse, ReuseCounts, Instant) {
-        let mut now = Instant::now();
-        let mut reuse = Reuse::new(now, 0, 0);
-        let mut counts = ReuseCounts::default();
-        for second in 0..180 {
-            now += Duration::from_secs(1);
-            read(&mut counts, 600, second < 10);
-            reuse.record(counts.clone(), CAPACITY, now);
-        }
-        (reuse, counts, now)
-    }
-
-    /// Reads as many blocks of the 6,000 in order: for the first time, or again.
-    fn read(counts: &mut ReuseCounts, blocks: u64, first: bool) {
-        counts.reuse.accesses += blocks;
-        for _ in 0..blocks {
-            counts.reuse.count((!first).then_some(6_000), 1);
-        }
-    }
-
-    #[test]
-    fn of_sparse_blocks_the_pages_in_use_are_the_working_set() {
-        let (mut reuse, mut counts, mut now) = reader();
-        let whole = reuse.working_set().bytes;
-        let size = |reuse: &Reuse| reuse.status().unwrap().points.last().unwrap().0;
-        let curve = size(&reuse);
-        counts.touched = 1.0 / 16.0;
-        for _ in 0..5 {
-            now += Duration::from_secs(1);
-            read(&mut counts, 600, false);
-            reuse.record(counts.clone(), CAPACITY, now);
-        }
-        for (found, whole) in [(reuse.working_set().bytes, whole), (size(&reuse), curve)] {
-            assert!(
-                (whole / 20..whole / 14).contains(&found),
-                "{found}, {whole}"
-            );
-        }
-        // More blocks than fit whole into the largest cache.
-        let mut sparse = Reuse::new(now, 0, 0);
-        let mut counts = ReuseCounts {
-            touched: 1.0 / 16.0,
-            ..ReuseCounts::default()
-        };
-        for _ in 0..60 {
-            now += Duration::from_secs(1);
-            counts.reuse.accesses += 6000;
-            (0..6000).for_each(|_| counts.reuse.count(Some(40_000), 1));
-            sparse.record(counts.clone(), CAPACITY, now);
-        }
-        let blocks = sparse.working_set().bytes / (BLOCK / 16);
-        assert!((40_000..50_000).contains(&blocks), "{blocks}");
-    }
-
-    #[test]
-    fn a_tenant_that_reads_little_of_its_set_is_idle() {
-        // Blocks a second that it reads afterwards, and whether it uses its set. The set has 6,750 blocks with the margin:
-        // 11 a second go through it in ten minutes.
-        for (blocks, uses) in [(0, false), (8, false), (15, true), (600, true)] {
-            let (mut reuse, mut counts, mut now) = reader();
-            let set = reuse.working_set().bytes / BLOCK;
-            assert!((6_000..7_500).contains(&set), "{set}");
-            assert_eq!(reuse.idle_for(), Some(Duration::ZERO));
-            for _ in 0..20 {
-                now += Duration::from_secs(1);
-                read(&mut counts, blocks, false);
-                reuse.record(counts.clone(), CAPACITY, now);
-            }
-            let idle = reuse.idle_for().unwrap();
-            assert_eq!(idle == Duration::ZERO, uses, "{blocks}: {idle:?}");
-            assert_eq!(idle == Duration::from_secs(20), !uses, "{blocks}: {idle:?}");
-        }
-    }
-
-    const MIB: u64 = 1 << 20;
-
-    fn ids(ids: &[u64]) -> Vec<CgroupId> {
-        ids.iter().map(|id| CgroupId(*id)).collect()
-    }
-
-    #[test]
-    fn those_that_hold_most_are_sampled() {
-        // File pages of each, MiB; the sampled ones; number of curves; which stop; which start.
-        type Case<'a> = (&'a [u64], &'a [u64], usize, &'a [u64], &'a [u64]);
-        let cases: [Case<'_>; 6] = [
-            (&[100, 50, 0], &[], 8, &[], &[0, 1]),
-            (&[100, 50, 70], &[], 2, &[], &[0, 2]),
-            // One that has shrunk keeps its curve while there are enough. One that was removed does not.
-            (&[0, 50], &[0, 7], 8, &[7], &[1]),
-            // It takes twice as much to lose a curve.
-            (&[40, 70], &[0], 1, &[], &[]),
-            (&[40, 90], &[0], 1, &[0], &[1]),
-            // Many small ones do not keep a large one out.
-            (&[300, 2, 2, 2, 2], &[1, 2, 3], 3, &[3], &[0]),
-        ];
-        for (holds, sampled, curves, stop, start) in cases {
-            let holders: Vec<_> = (0..)
-                .map(CgroupId)
-                .zip(holds.iter().map(|h| h * MIB))
-                .collect();
-            let sampled = ids(sampled).into_iter().collect();
-            let change = choose(&holders, &sampled, curves);
-            let expected = Change {
-                stop: ids(stop),
-                start: ids(start),
-            };
-            assert_eq!(change, expected, "{holds:?}");
-        }
     }
 }

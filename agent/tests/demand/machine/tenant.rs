@@ -72,7 +72,7 @@ impl SimTenant {
             refault_anon: 0,
             used_at: 0,
             sampler: Sampler::new(0),
-            reuse: Reuse::new(begun, 0, 0),
+            reuse: Reuse::new(begun, 0),
             memory: MemorySampler::new(begun),
             done: 0,
             missed: 0,
