@@ -2,14 +2,14 @@
 
 mod app_io;
 mod cpu_budget;
+mod due_queue;
 mod rate_window;
 
 pub use app_io::AppIoMonitor;
 pub use cpu_budget::{CpuBudget, process_cpu, thread_cpu};
+pub use due_queue::DueQueue;
 pub use rate_window::{WINDOW, WindowStats};
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ pub struct Monitor {
     /// What sampling may cost.
     pub budget: CpuBudget,
     pub(super) features: ReclaimFeatures,
-    due: BinaryHeap<Reverse<(Instant, CgroupId)>>,
+    due: DueQueue,
     rescanned_at: Instant,
 }
 
@@ -81,7 +81,7 @@ impl Monitor {
             handover: Handover::default(),
             budget: CpuBudget::new(config.cpu_budget / 100.0),
             features,
-            due: BinaryHeap::new(),
+            due: DueQueue::default(),
             rescanned_at: now,
         };
         monitor.memory.sample(now, 0)?;
@@ -222,25 +222,22 @@ impl Monitor {
     }
 
     fn schedule(&mut self, changes: &Changes, now: Instant) {
-        self.due
-            .extend(changes.added.iter().map(|id| Reverse((now, *id))));
+        for id in &changes.added {
+            self.due.put(*id, now);
+        }
     }
 
     /// Samples the tenant that has been due for longest. Returns how many cgroups were sampled: 0 if none is due.
     fn sample_next_due(&mut self, now: Instant, changes: &mut Changes) -> usize {
-        let Some(&Reverse((at, id))) = self.due.peek() else {
+        let Some(id) = self.due.take(now) else {
             return 0;
         };
-        if at > now {
-            return 0;
-        }
-        self.due.pop();
         self.sample_one(id, now, changes);
         self.cgroups.check_delegation(id, now, changes);
         let Some(node) = self.cgroups.get(id) else {
             return 1;
         };
-        self.due.push(Reverse((node.memory.due(now), id)));
+        self.due.put(id, node.memory.due(now));
         let (busy, parent) = (node.memory.is_busy(), node.parent);
         1 + parent
             .filter(|_| busy)

@@ -1,7 +1,7 @@
 //! Miss-ratio curves of tenants from their sampled accesses, and the working sets that follow from them.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use justitia_api::{CurveStatus, EstimateBasis};
@@ -15,7 +15,7 @@ use justitia_share::num::{to_f64, to_u64};
 
 use super::memory_sampler::CgroupTree;
 use crate::model::WorkingSet;
-use crate::monitor::thread_cpu;
+use crate::monitor::{DueQueue, thread_cpu};
 
 #[cfg(test)]
 mod tests;
@@ -201,7 +201,7 @@ pub struct ReuseSampler {
     free: Vec<usize>,
     /// Curves that were ever used.
     used: usize,
-    due: BinaryHeap<Reverse<(Instant, CgroupId)>>,
+    due: DueQueue,
     chosen_at: Option<Instant>,
     resumes_at: Option<Instant>,
     refused: Option<String>,
@@ -226,13 +226,11 @@ impl ReuseSampler {
             self.chosen_at = Some(now);
             self.choose(probes, cgroups, now);
         }
-        while let Some(&Reverse((at, id))) = self.due.peek() {
-            if at > now || spent() >= MAX_SLICE {
-                break;
-            }
-            self.due.pop();
+        while spent() < MAX_SLICE
+            && let Some(id) = self.due.take(now)
+        {
             if let Some(period) = self.read(probes, cgroups, id, capacity, now) {
-                self.due.push(Reverse((now + period, id)));
+                self.due.put(id, now + period);
             }
         }
         self.resumes_at = Some(now + spent().div_f64(MAX_CPU));
@@ -313,7 +311,7 @@ impl ReuseSampler {
             period: MIN_PERIOD,
         };
         self.tenants.insert(id, tenant);
-        self.due.push(Reverse((now + MIN_PERIOD, id)));
+        self.due.put(id, now + MIN_PERIOD);
         (curve, shift)
     }
 
