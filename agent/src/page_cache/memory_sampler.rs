@@ -228,7 +228,8 @@ impl MemorySampler {
         self.swappable = stat.anon_lru();
         self.refaults = refaults;
         self.paged_in = paged_in;
-        self.unreclaimable = stat.file_dirty + stat.file_writeback;
+        // A page that is written again while it is under writeback is both.
+        self.unreclaimable = (stat.file_dirty + stat.file_writeback).min(file);
         self.anon = stat.anon;
         self.active = stat.active_file;
         self.mapped = stat.file_mapped;

@@ -100,6 +100,19 @@ fn what_is_swapped_out_is_no_growth_of_the_cache() {
     assert_eq!(out, 2 << 20, "half of it after ten seconds");
 }
 
+/// They count as a minimum.
+#[test]
+fn no_more_is_unreclaimable_than_there_is() {
+    let t0 = Instant::now();
+    let mut sampler = MemorySampler::new(t0);
+    let mut written = stat(100, 0);
+    for (dirty, writeback, expected) in [(20, 30, 50), (80, 80, 100)] {
+        (written.stat.file_dirty, written.stat.file_writeback) = (dirty << 20, writeback << 20);
+        sampler.record(&written, t0);
+        assert_eq!(sampler.unreclaimable, expected << 20);
+    }
+}
+
 #[test]
 fn slab_that_grows_is_growth() {
     let t0 = Instant::now();
