@@ -283,8 +283,7 @@ impl MemorySampler {
     /// Whether its cache has grown lately, or would have without reclaim.
     #[must_use]
     pub fn growing(&self, now: Instant) -> bool {
-        self.grew_at
-            .is_some_and(|at| now - at < GROWING.max(2 * self.period))
+        self.grew_at.is_some_and(|at| now - at < GROWING)
     }
 
     /// For how long it had used no CPU, and paged nothing in, when it was last sampled. Hits in its cache do not show here.

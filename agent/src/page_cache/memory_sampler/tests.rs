@@ -24,6 +24,20 @@ fn growth_includes_what_was_reclaimed_meanwhile() {
     assert!(!sampler.growing(at(3600)));
 }
 
+/// As one from which reclaim is planned: before each plan it is sampled.
+#[test]
+fn growth_is_over_however_often_it_is_sampled() {
+    let t0 = Instant::now();
+    let mut sampler = MemorySampler::new(t0);
+    sampler.record(&stat(100, 0), t0);
+    for step in 1..=32 {
+        let now = t0 + MIN_PERIOD * step;
+        sampler.record(&stat(200, 0), now);
+        let since = MIN_PERIOD * (step - 1);
+        assert_eq!(sampler.growing(now), since < GROWING, "after {since:?}");
+    }
+}
+
 #[test]
 fn the_active_list_is_the_working_set_until_the_tenant_is_idle_for_long() {
     let t0 = Instant::now();
