@@ -17,6 +17,9 @@ mod tests;
 const GROWTH: u64 = 256 << 10;
 /// A drop of the counters that lasts this long is a deletion of files.
 const SETTLED: Duration = Duration::from_secs(1);
+/// A drop of the memory in swap, and that came back, that lasts this long is of memory that was freed: what came back the kernel
+/// adds up every two seconds.
+const FREED: Duration = Duration::from_secs(5);
 /// A cache counts as growing for this long after it last grew.
 const GROWING: Duration = Duration::from_secs(3);
 /// A tenant that uses less than this fraction of a CPU, and pages nothing in, is idle.
@@ -43,8 +46,10 @@ pub struct MemorySampler {
     pub swappable: u64,
     /// Its memory in swap.
     pub swap: u64,
-    /// Memory that was swapped out of it lately, as far as it has not been freed since.
+    /// Memory that was swapped out of it lately, at least.
     swapped_out: DecayingCount,
+    /// [`MemoryCounters::swapped_out`].
+    swapped_out_peak: Option<Peak>,
     /// Memory that it swapped in again lately.
     swapped_in: DecayingCount,
     /// Its limits and minimums, as last read.
@@ -70,8 +75,8 @@ pub struct MemorySampler {
     /// At the first sample: when, its file pages, and what it had paged in.
     first: Option<First>,
     last: Option<Last>,
-    /// The highest value of `paged_in` seen, and when.
-    peak: (u64, Instant),
+    /// Of `paged_in`.
+    peak: Option<Peak>,
     /// When the CPU time was last read, and its value, microseconds.
     cpu: Option<(Instant, u64)>,
     active_at: Instant,
@@ -92,6 +97,25 @@ struct First {
 struct Last {
     at: Instant,
     refaults: u64,
+}
+
+/// The highest value of a sum lately.
+#[derive(Clone, Copy, Debug)]
+struct Peak {
+    value: u64,
+    at: Instant,
+}
+
+impl Peak {
+    /// Takes over the sum by now, and returns by how much it exceeds its peak, which was 0 before. Its parts are not counted at
+    /// one time, so it dips for a moment: one that stays below the peak for as long as `settled` begins anew from there.
+    fn rise(peak: &mut Option<Self>, value: u64, settled: Duration, now: Instant) -> u64 {
+        let before = *peak.get_or_insert(Self { value: 0, at: now });
+        if value >= before.value || now - before.at >= settled {
+            *peak = Some(Self { value, at: now });
+        }
+        value.saturating_sub(before.value)
+    }
 }
 
 /// The counters of a cgroup's memory.
@@ -115,8 +139,8 @@ impl MemoryCounters {
         })
     }
 
-    /// A lower bound of the memory that was swapped out since the cgroup was made, bytes: the memory in swap now, and the memory
-    /// that came back.
+    /// Memory that was swapped out since the cgroup was made, less what was freed in swap, bytes: the memory in swap now, and the
+    /// memory that came back.
     const fn swapped_out(&self) -> u64 {
         self.swap.saturating_add(self.swapped_in())
     }
@@ -143,6 +167,7 @@ impl MemorySampler {
             swappable: 0,
             swap: 0,
             swapped_out: DecayingCount::default(),
+            swapped_out_peak: None,
             swapped_in: DecayingCount::default(),
             limits: MemoryLimits::default(),
             limits_at: None,
@@ -156,7 +181,7 @@ impl MemorySampler {
             page_ins: DecayingCount::default(),
             first: None,
             last: None,
-            peak: (0, now),
+            peak: None,
             cpu: None,
             active_at: now,
             grew_at: None,
@@ -213,7 +238,9 @@ impl MemorySampler {
         let stat = &counters.stat;
         let file = stat.file_lru();
         let refaults = stat.workingset_refault_file;
-        self.swapped_out.record(counters.swapped_out(), now);
+        let out = counters.swapped_out();
+        let out = Peak::rise(&mut self.swapped_out_peak, out, FREED, now);
+        self.swapped_out.record(self.swapped_out.total() + out, now);
         self.swapped_in.record(counters.swapped_in(), now);
         let paged_in = paged_in(stat).saturating_sub(self.swapped_out.total());
         let busy = self.record_growth(stat, paged_in, now);
@@ -244,19 +271,13 @@ impl MemorySampler {
     /// Compares the counters with the last sample. Whether anything happened in between.
     fn record_growth(&mut self, stat: &MemoryStat, paged_in: u64, now: Instant) -> bool {
         let (file, refaults) = (stat.file_lru(), stat.workingset_refault_file);
-        let Some(last) = &self.last else {
-            self.peak = (paged_in, now);
-            self.page_ins.record(0, now);
-            return false;
-        };
         // A page leaves its list before it counts as reclaimed, so the sum dips for a moment: only what exceeds its peak
         // was paged in. A sum that stays below the peak means that files were deleted.
-        let (peak, peak_at) = self.peak;
-        let growth = paged_in.saturating_sub(peak);
-        if paged_in >= peak || now - peak_at >= SETTLED {
-            self.peak = (paged_in, now);
-        }
+        let growth = Peak::rise(&mut self.peak, paged_in, SETTLED, now);
         self.page_ins.record(self.page_ins.total() + growth, now);
+        let Some(last) = &self.last else {
+            return false;
+        };
         let slab_growth = stat.slab_reclaimable.saturating_sub(self.slab);
         // Its `memory.low` has this on top.
         let heap_moved = stat.anon_lru().abs_diff(self.swappable) > GROWTH;

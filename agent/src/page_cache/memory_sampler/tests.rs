@@ -114,6 +114,31 @@ fn what_is_swapped_out_is_no_growth_of_the_cache() {
     assert_eq!(out, 2 << 20, "half of it after ten seconds");
 }
 
+/// As where one job after the other swaps, and ends.
+#[test]
+fn what_is_swapped_out_again_after_it_was_freed_is_no_growth_either() {
+    let t0 = Instant::now();
+    let at = |ms| t0 + Duration::from_millis(ms);
+    let mut sampler = MemorySampler::new(t0);
+    let mut swapped = stat(100, 512);
+    swapped.swap = 2 << 20;
+    sampler.record(&swapped, at(0));
+    // When it swaps out, of all pages that were reclaimed, and what is in swap.
+    for (ms, pgsteal, swap) in [(500, 1536, 6), (9_500, 1536, 0), (20_000, 2560, 4)] {
+        (swapped.stat.pgsteal, swapped.swap) = (pgsteal, swap << 20);
+        sampler.record(&swapped, at(ms));
+        assert!(!sampler.growing(at(ms)), "{ms} ms");
+    }
+    let (out, _) = sampler.swapped(at(20_000));
+    assert!((5 << 20..6 << 20).contains(&out), "{out}");
+    // What comes back is added up later than it leaves swap.
+    for (ms, swap) in [(20_100, 1), (21_900, 4)] {
+        swapped.swap = swap << 20;
+        sampler.record(&swapped, at(ms));
+    }
+    assert!(sampler.swapped(at(21_900)).0 < out);
+}
+
 /// They count as a minimum.
 #[test]
 fn no_more_is_unreclaimable_than_there_is() {
