@@ -34,6 +34,7 @@ impl Monitor {
             let parent = node.parent.and_then(|parent| ids.get(&parent).copied());
             ids.insert(id, tenants.push(parent, self.tenant(node, now, &exempt)));
         }
+        bound_swappable(&mut tenants);
         self.sum_up(&mut tenants);
         self.share_orphaned(&mut tenants, now);
         let exempt = exempt(Key::Unmanaged);
@@ -120,6 +121,7 @@ impl Monitor {
     }
 
     /// The anonymous memory of a tenant that may be swapped out: what is above its minimums, as far as there is swap for it.
+    /// [`bound_swappable`] adds what the cgroups above it allow.
     fn swappable(&self, node: &Node) -> u64 {
         let memory = &node.memory;
         let used = memory.file + memory.slab + memory.other;
@@ -219,6 +221,17 @@ impl Monitor {
     }
 }
 
+/// What a cgroup's minimum and its limit of swap leave holds for all that is below it. With `memory.reclaim` of a tenant for which
+/// there is no swap the kernel takes files, whatever the swappiness.
+fn bound_swappable(tenants: &mut Tree<Tenant>) {
+    for id in tenants.ids() {
+        if let Some(parent) = tenants.parent(id) {
+            let most = tenants[parent].anon;
+            tenants[id].anon = tenants[id].anon.min(most);
+        }
+    }
+}
+
 /// The sums of a tenant's children, bytes.
 #[derive(Clone, Copy, Default)]
 struct ChildSum {
@@ -251,6 +264,27 @@ impl ChildSum {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page_cache::fixture;
+
+    #[test]
+    fn a_limit_of_swap_holds_for_what_is_below() {
+        let tenant = |id, anon| Tenant {
+            anon,
+            ..fixture::tenant(Key::Cgroup(CgroupId(id)), 100, 0)
+        };
+        // Below the second is one that has more, and below that another; the last is alone.
+        let mut tenants = fixture::tree([
+            (None, tenant(1, 0)),
+            (None, tenant(2, 50)),
+            (Some(0), tenant(3, 70)),
+            (Some(1), tenant(4, 70)),
+            (Some(3), tenant(5, 60)),
+            (None, tenant(6, 80)),
+        ]);
+        bound_swappable(&mut tenants);
+        let anon: Vec<u64> = tenants.values().map(|tenant| tenant.anon).collect();
+        assert_eq!(anon, [0, 50, 0, 50, 50, 80]);
+    }
 
     #[test]
     fn a_users_slice_is_one_whatever_the_user_opens() {
