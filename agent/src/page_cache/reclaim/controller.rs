@@ -20,6 +20,9 @@ use crate::page_cache::slab::NUDGE;
 use crate::page_cache::unmanaged::{ReclaimFeatures, UnmanagedReclaim};
 use crate::status::decision_log::Decided;
 
+#[cfg(test)]
+mod tests;
+
 /// The sample of a tenant from which pages are reclaimed must not be older than this.
 const MAX_SAMPLE_AGE: Duration = Duration::from_millis(500);
 
@@ -261,15 +264,25 @@ impl ReclaimController {
         Some(self.request(monitor, request, Rule::Slab(reason).into(), None))
     }
 
-    /// The intents, if free memory is short, but from tenants with a request under way.
+    /// The intents, if free memory is short, but from tenants with a request under way. There is one request a tenant, so of one
+    /// that is to give both, anonymous memory and files take turns.
     #[must_use]
     pub fn intents(&self, snapshot: &Snapshot, entitlements: &Entitlements) -> ReclaimIntents {
         let idle = |key: &Key| !self.in_flight.contains_key(key);
-        let anonymous = plan_anonymous(snapshot, entitlements).filter(|intent| idle(&intent.key));
+        let mut anonymous =
+            plan_anonymous(snapshot, entitlements).filter(|intent| idle(&intent.key));
         let swapped_out = anonymous.as_ref().map_or(0, |intent| intent.bytes);
         let mut excess = plan_reclaim(snapshot, entitlements, swapped_out);
-        let from = anonymous.as_ref().map(|intent| intent.key);
-        excess.retain(|intent| idle(&intent.key) && Some(intent.key) != from);
+        excess.retain(|intent| idle(&intent.key));
+        if let Some(key) = anonymous.as_ref().map(|intent| intent.key) {
+            let has_excess = excess.iter().any(|intent| intent.key == key);
+            let last = self.backoffs.get(&key);
+            if has_excess && last.is_some_and(|last| last.was_anonymous) {
+                anonymous = None;
+            } else {
+                excess.retain(|intent| intent.key != key);
+            }
+        }
         ReclaimIntents { excess, anonymous }
     }
 
@@ -391,6 +404,7 @@ impl ReclaimController {
             Decided::new(result.key, Action::ReclaimRefused, rule)
         });
         let backoff = self.backoffs.entry(result.key).or_default();
+        backoff.was_anonymous = anonymous;
         let exempt = match anonymous {
             true => {
                 backoff.own_limits = result.own_limits;
@@ -418,6 +432,8 @@ pub struct ReclaimBackoff {
     fruitless: u32,
     until: Option<(Instant, ReclaimExemption)>,
     own_limits: OwnLimits,
+    /// Whether the last request was for anonymous memory.
+    was_anonymous: bool,
 }
 
 impl ReclaimBackoff {
@@ -464,109 +480,5 @@ impl ReclaimBackoff {
     #[must_use]
     pub fn exempt(&self, now: Instant) -> Option<ReclaimExemption> {
         self.until.filter(|(at, _)| *at > now).map(|(_, why)| why)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::Key;
-    use crate::page_cache::reclaim::reclaimer::HANG;
-
-    #[test]
-    fn a_request_that_hangs_is_not_expected_and_its_tenant_is_exempt() {
-        let mut controller = ReclaimController::new(None, ReclaimFeatures::default());
-        let (key, sent) = (Key::Cgroup(CgroupId(1)), Instant::now());
-        let of = |bytes, sent| InFlight {
-            bytes,
-            sent,
-            since: None,
-            anonymous: false,
-        };
-        controller.in_flight.insert(key, of(5, sent));
-        let late = of(7, sent + HANG);
-        controller.in_flight.insert(Key::Unmanaged, late);
-        let before = sent + HANG - Duration::from_millis(1);
-        assert_eq!(
-            (controller.in_flight(before), controller.exempt(key, before)),
-            (12, None)
-        );
-        let after = sent + HANG;
-        let exempt = Some(ReclaimExemption::NoProgress);
-        assert_eq!(
-            (controller.in_flight(after), controller.exempt(key, after)),
-            (7, exempt)
-        );
-        assert_eq!(controller.exempt(Key::Unmanaged, after), None);
-    }
-
-    fn result(freed: u64, exempt: Option<ReclaimExemption>) -> ReclaimResult {
-        ReclaimResult {
-            freed,
-            exempt,
-            ..ReclaimResult::new(Key::Unmanaged, 8 << 20)
-        }
-    }
-
-    #[test]
-    fn pauses_double_after_fruitless_requests() {
-        let now = Instant::now();
-        let mut backoff = ReclaimBackoff::default();
-        let mut pauses = Vec::new();
-        for n in 0..9 {
-            let begins = backoff.update(&result((1 << 20) - 1, None), now);
-            assert_eq!(begins, (n >= 2).then_some(ReclaimExemption::NoProgress));
-            let pause = (0..60).find(|s| backoff.exempt(now + Duration::from_secs(*s)).is_none());
-            pauses.push(pause);
-        }
-        let expected = [0, 0, 1, 2, 4, 8, 16, 16, 16].map(Some);
-        assert_eq!(pauses, expected);
-        assert_eq!(backoff.exempt(now), Some(ReclaimExemption::NoProgress));
-        // An eighth of the requested bytes ends the pause.
-        for freed in [1 << 20, 0] {
-            assert_eq!(backoff.update(&result(freed, None), now), None);
-            assert_eq!(backoff.exempt(now), None);
-        }
-    }
-
-    /// The kernel took files instead.
-    #[test]
-    fn that_no_anonymous_memory_was_found_says_nothing_of_files() {
-        let mut controller = ReclaimController::new(None, ReclaimFeatures::default());
-        let (now, key) = (Instant::now(), Key::Unmanaged);
-        let mut told = |freed, anonymous| {
-            let decided = controller.update_backoff(&result(freed, None), "-", anonymous, now);
-            assert_eq!(decided.count(), 0);
-            let paused = controller.anonymous_backoffs.get(&key);
-            let paused = paused.is_some_and(|of| of.exempt(now).is_some());
-            (paused, controller.exempt(key, now).is_some())
-        };
-        for _ in 0..5 {
-            assert_eq!(told(0, true), (true, false));
-        }
-        assert_eq!(told(8 << 20, true), (false, false));
-        assert_eq!(told(0, true), (true, false), "at once");
-        // What was not carried out since it was too old says nothing either.
-        let stale = ReclaimResult::new(key, 0);
-        for _ in 0..5 {
-            drop(controller.update_backoff(&stale, "-", false, now));
-            assert_eq!(controller.exempt(key, now), None);
-        }
-    }
-
-    #[test]
-    fn a_thrashing_tenant_pauses_for_a_second_and_does_not_count_as_fruitless() {
-        let now = Instant::now();
-        let mut backoff = ReclaimBackoff::default();
-        for _ in 0..5 {
-            let thrashes = Some(ReclaimExemption::Thrashing { full_avg10: 80.0 });
-            assert_eq!(backoff.update(&result(0, thrashes), now), thrashes);
-        }
-        let soon = now + Duration::from_millis(999);
-        assert_eq!(
-            backoff.exempt(soon),
-            Some(ReclaimExemption::Thrashing { full_avg10: 80.0 })
-        );
-        assert_eq!(backoff.exempt(now + Duration::from_secs(1)), None);
     }
 }
