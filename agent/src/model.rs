@@ -45,8 +45,8 @@ impl Key {
 pub struct Memory {
     /// Usable memory (`MemTotal`).
     pub total: u64,
-    /// What of that is huge pages of hugetlbfs, used or not: it is never page cache.
-    pub hugetlb: u64,
+    /// File pages on LRU lists and reclaimable slab.
+    pub cache: u64,
     /// Free memory.
     pub free: u64,
     /// Reclaim that was requested and has not finished.

@@ -233,16 +233,17 @@ impl Policy {
     /// The free memory to keep, bytes. Below it tenants give back what exceeds their entitlements. kswapd wakes below the
     /// low watermark and reclaims up to the high one, so the kernel alone keeps what lies in the middle free on the mean.
     /// That is kept, too, or above the low watermark what will be consumed until it is refilled, if that is more, at least
-    /// 0.4 % and at most 6 % of the memory that is not huge pages: below the low one kswapd, and not the agent, would choose whose pages go. It is
-    /// taken from excess only, so it costs no tenant its entitlement.
+    /// 0.4 % and at most 6 % of cache and free memory: below the low one kswapd, and not the agent, would choose whose pages go.
+    /// It is taken from excess only, so it costs no tenant its entitlement.
     #[must_use]
     pub fn free_headroom(&self, memory: &Memory) -> u64 {
         let falls = num::to_f64(memory.fall_rate) * self.horizon.as_secs_f64();
         let reaction = memory.reaction.clamp(self.reaction.0, self.reaction.1);
         let refilled = num::to_f64(memory.refill_rate) * reaction.as_secs_f64();
         // What is consumed between two refills falls and is refilled: it is the same.
-        let pages = memory.total.saturating_sub(memory.hugetlb);
-        let ahead = num::to_u64(falls.max(refilled)).clamp(pages / 256, pages / 16);
+        // Of a cache that is small beside anonymous memory or huge pages a part of all memory would be most.
+        let divided = memory.cache.saturating_add(memory.free);
+        let ahead = num::to_u64(falls.max(refilled)).clamp(divided / 256, divided / 16);
         let gap = memory.high_watermark.saturating_sub(memory.low_watermark);
         memory.low_watermark.saturating_add(ahead.max(gap / 2))
     }

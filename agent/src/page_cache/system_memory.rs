@@ -48,7 +48,6 @@ pub struct SystemMemory {
     refill_rate: u64,
     /// The longest that a reaction lately took, and when it ended.
     reaction: Option<(Duration, Instant)>,
-    cache: u64,
     slab: u64,
     paged_in: u64,
     unreclaimable: u64,
@@ -73,7 +72,6 @@ impl SystemMemory {
             fall_rate: 0,
             refill_rate: 0,
             reaction: None,
-            cache: 0,
             slab: 0,
             paged_in: 0,
             unreclaimable: 0,
@@ -106,8 +104,7 @@ impl SystemMemory {
     /// If `/proc` cannot be read.
     pub fn sample(&mut self, now: Instant, freed_by_us: u64) -> Result<()> {
         if self.slow_at.is_none_or(|at| now - at >= SLOW_PERIOD) {
-            let info = self.proc.meminfo()?;
-            (self.memory.total, self.memory.hugetlb) = (info.mem_total, info.hugetlb);
+            self.memory.total = self.proc.meminfo()?.mem_total;
             self.swappiness = self.proc.swappiness().unwrap_or(0);
             self.slow_at = Some(now);
         }
@@ -119,7 +116,7 @@ impl SystemMemory {
         self.refaulted
             .record(vmstat.workingset_refault_file * PAGE_SIZE, now);
         self.slab = vmstat.nr_slab_reclaimable * PAGE_SIZE;
-        self.cache = vmstat.file_lru() + self.slab;
+        self.memory.cache = vmstat.file_lru() + self.slab;
         self.paged_in = vmstat.file_lru() + vmstat.pgsteal_file * PAGE_SIZE;
         self.memory.unmapped = vmstat.unmapped();
         self.memory.free_at_sample = self.memory.free;
@@ -210,7 +207,7 @@ impl SystemMemory {
     /// File pages on LRU lists and reclaimable slab, whole host, bytes.
     #[must_use]
     pub const fn cache(&self) -> u64 {
-        self.cache
+        self.memory.cache
     }
 
     /// Reclaimable slab, whole host, bytes.

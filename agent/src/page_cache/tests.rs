@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 fn memory(free: u64) -> Memory {
     Memory {
         total: 1024 * MIB,
-        hugetlb: 0,
+        cache: 1024_u64.saturating_sub(free) * MIB,
         free: free * MIB,
         reclaim_in_flight: 0,
         low_watermark: 6 * MIB,
@@ -370,13 +370,13 @@ fn the_free_headroom_looks_ahead_and_is_bounded() {
         ..memory(100)
     };
     assert_eq!(policy.free_headroom(&wide), 18 * MIB);
-    // Of what can be cache: huge pages cannot.
-    let huge = Memory {
-        hugetlb: memory(100).total / 2,
+    // Of what is divided: huge pages and anonymous memory are not.
+    let small = Memory {
+        cache: 60 * MIB,
         fall_rate: u64::MAX,
-        ..memory(100)
+        ..memory(20)
     };
-    assert_eq!(policy.free_headroom(&huge), 6 * MIB + 32 * MIB);
+    assert_eq!(policy.free_headroom(&small), 6 * MIB + 5 * MIB);
     // A busy machine answers later.
     for (millis, expected) in [(0, 6), (500, 30), (60_000, 60)] {
         let busy = Memory {

@@ -158,7 +158,6 @@ pub struct Meminfo {
     pub slab_reclaimable: u64,
     pub swap_total: u64,
     pub swap_free: u64,
-    pub hugetlb: u64,
 }
 
 impl Meminfo {
@@ -197,7 +196,6 @@ impl Meminfo {
                 b"SReclaimable" => &mut info.slab_reclaimable,
                 b"SwapTotal" => &mut info.swap_total,
                 b"SwapFree" => &mut info.swap_free,
-                b"Hugetlb" => &mut info.hugetlb,
                 _ => continue,
             };
             *field = kilobytes(value)

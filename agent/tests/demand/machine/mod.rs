@@ -185,6 +185,12 @@ impl Machine {
         self.tenants.iter().map(|t| t.file.pages()).sum()
     }
 
+    /// File pages and slab.
+    fn cache(&self) -> u64 {
+        let held = |t: &SimTenant| t.file.pages() + t.mapped.pages() + t.slab.pages();
+        self.tenants.iter().map(held).sum()
+    }
+
     fn free(&self) -> u64 {
         let used = self.tenants.iter().map(SimTenant::usage).sum();
         self.size.saturating_sub(used)
@@ -325,7 +331,7 @@ impl Machine {
         let refaulted = justitia_share::num::to_u64(self.file_cost) * PAGE_SIZE;
         let memory = Memory {
             total: self.size * PAGE_SIZE * 10 / 7,
-            hugetlb: 0,
+            cache: self.cache() * PAGE_SIZE,
             free: self.free() * PAGE_SIZE,
             reclaim_in_flight: 0,
             low_watermark: self.size / LOW * PAGE_SIZE,

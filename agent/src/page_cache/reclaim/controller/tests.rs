@@ -97,6 +97,7 @@ fn of_one_that_is_to_give_both_anonymous_memory_and_files_take_turns() {
     let stream = fixture::tenant(other, 800, 200 * MIB);
     let memory = Memory {
         total: 1024 * MIB,
+        cache: 800 * MIB,
         low_watermark: 20 * MIB,
         refaulted: 100 * MIB,
         swappiness: 60,
