@@ -195,6 +195,9 @@ fn working_set(tenant: &Tenant, file: u64, share: u64) -> u64 {
     used.max(tenant.unseen.min(file))
 }
 
+/// What is consumed in a longer reaction is not kept free.
+pub(super) const LONGEST_REACTION: Duration = Duration::from_secs(1);
+
 /// The constants of the planners. The defaults suit every machine that we know; the configuration may change those that
 /// are matters of taste.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -221,7 +224,7 @@ impl Default for Policy {
         Self {
             demand: DemandModel::Use,
             horizon: Duration::from_millis(200),
-            reaction: (Duration::from_millis(100), Duration::from_secs(1)),
+            reaction: (Duration::from_millis(100), LONGEST_REACTION),
             unmapped_max: None,
             slab_max: None,
             full_avg10_max: 60.0,

@@ -7,6 +7,7 @@ use justitia_kernel::{PAGE_SIZE, Result};
 use justitia_share::HalfLife;
 use justitia_share::num::{to_f64, to_u64};
 
+use super::entitlements::LONGEST_REACTION;
 use super::memory_sampler::DecayingCount;
 use crate::model::{COST_HALF_LIFE, Memory};
 
@@ -164,9 +165,10 @@ impl SystemMemory {
     }
 
     /// It took so long from a sample until what the next one asked for was reclaimed. The longest counts, and halves every
-    /// [`COST_HALF_LIFE`].
+    /// [`COST_HALF_LIFE`]. One that hung would count for minutes: no more than [`LONGEST_REACTION`] is remembered.
     pub fn note_reaction(&mut self, took: Duration, now: Instant) {
-        self.reaction = Some((took.max(self.reaction(now)), now));
+        let took = took.max(self.reaction(now)).min(LONGEST_REACTION);
+        self.reaction = Some((took, now));
     }
 
     fn reaction(&self, now: Instant) -> Duration {
@@ -272,6 +274,10 @@ mod tests {
         let later = begin + COST_HALF_LIFE.get();
         memory.note_reaction(ms(100), later);
         assert_eq!(memory.memory(later).reaction, ms(200));
+        // In a file system whose server did not answer.
+        memory.note_reaction(ms(600_000), later);
+        let later = later + COST_HALF_LIFE.get();
+        assert_eq!(memory.memory(later).reaction, LONGEST_REACTION / 2);
     }
 
     #[test]
