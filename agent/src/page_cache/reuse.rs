@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use justitia_api::{CurveStatus, EstimateBasis};
-use justitia_kernel::cgroup::CgroupId;
+use justitia_kernel::cgroup::{Cgroup, CgroupId};
 use justitia_kernel::probes::IoProbes;
 use justitia_share::curve::{
     BLOCK, BREAK_EVEN, DecayedHistogram, HALF_LIFE, MissRatioCurve, ReuseTimes, SamplerUse,
@@ -335,12 +335,10 @@ impl ReuseSampler {
         now: Instant,
     ) -> Option<Duration> {
         let tenant = self.tenants.get_mut(&id)?;
-        let whole = cgroups
-            .get(id)
-            .is_some_and(|node| !node.has_unmanaged_children());
+        let alone = cgroups.get(id).is_some_and(|node| is_alone(&node.cgroup));
         let mut counts = read_counts(probes, tenant.curve)?;
         let before = tenant.accesses.all;
-        let of_itself = block_accesses(probes, id).filter(|_| whole);
+        let of_itself = block_accesses(probes, id).filter(|_| alone);
         counts.reuse.accesses = tenant.accesses.record(of_itself, counts.reuse.sampled());
         let quiet = tenant.accesses.all == before;
         tenant.period = if quiet {
@@ -364,10 +362,16 @@ fn block_accesses(probes: &IoProbes, id: CgroupId) -> Option<u64> {
     Some(counters.block_accesses)
 }
 
-/// A tenant's accesses since they are sampled. Its cgroup's own counter tells them, but for those of cgroups below it that are
-/// not tracked: while there are any, the sampled accesses tell, each for as many as it stands for. The counter includes
-/// accesses from before, and a cgroup that loses the memory controller for a moment begins with a new one: so what is added
-/// up is the growth of either.
+/// Whether all accesses of a tenant are its cgroup's own. Those of cgroups below it that are no tenants count for its curve, but
+/// not for its own counter: of threaded ones, in which libvirt keeps the threads of a virtual machine, of others without the
+/// memory controller, and of those that are excluded or not tracked.
+fn is_alone(cgroup: &Cgroup) -> bool {
+    matches!(cgroup.descendants(), Ok(0))
+}
+
+/// A tenant's accesses since they are sampled. Its cgroup's own counter tells them where it [is alone](is_alone); else the
+/// sampled accesses tell, each for as many as it stands for. The counter includes accesses from before, and a cgroup that
+/// loses the memory controller for a moment begins with a new one: so what is added up is the growth of either.
 #[derive(Debug)]
 struct AccessCount {
     all: u64,

@@ -186,6 +186,16 @@ impl Cgroup {
         self.read("cgroup.events", CgroupEvents::parse)
     }
 
+    /// How many cgroups are below it, at any depth (`cgroup.stat`).
+    ///
+    /// # Errors
+    /// Gone, or not understood.
+    pub fn descendants(&self) -> Result<u64> {
+        self.read("cgroup.stat", |text| {
+            keyed_number(text, b"nr_descendants", "a line `nr_descendants NUMBER`")
+        })
+    }
+
     /// The controllers that this cgroup may enable for its children.
     ///
     /// # Errors

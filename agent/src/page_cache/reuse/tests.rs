@@ -106,6 +106,21 @@ fn a_working_set_stays_when_accesses_are_counted_another_way() {
     assert_eq!(accesses.all, 240 * 600 + 20 * 50);
 }
 
+/// Without the accesses of its threads a virtual machine would seem to use none of its cache.
+#[test]
+fn the_samples_tell_the_accesses_of_cgroups_below() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("libvirt")).unwrap();
+    let fs = justitia_kernel::cgroup::CgroupFs::open_fixture(dir.path()).unwrap();
+    let cgroup = Cgroup::open_at(&fs, "libvirt".as_ref()).unwrap();
+    assert!(!is_alone(&cgroup), "that is not known");
+    for (below, alone) in [(0, true), (3, false)] {
+        let stat = format!("nr_descendants {below}\nnr_dying_descendants 1\n");
+        std::fs::write(dir.path().join("libvirt/cgroup.stat"), stat).unwrap();
+        assert_eq!(is_alone(&cgroup), alone, "{below} cgroups below");
+    }
+}
+
 const MIB: u64 = 1 << 20;
 
 fn ids(ids: &[u64]) -> Vec<CgroupId> {
