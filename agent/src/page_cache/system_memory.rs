@@ -111,8 +111,8 @@ impl SystemMemory {
         }
         self.read_zones(now)?;
         let vmstat = self.proc.vmstat()?;
-        let stolen = (vmstat.pgsteal_kswapd + vmstat.pgsteal_direct) * PAGE_SIZE;
-        self.note_reclaimed(stolen, freed_by_us, now);
+        let stolen = vmstat.pgsteal_kswapd + vmstat.pgsteal_direct + vmstat.pgsteal_proactive;
+        self.note_reclaimed(stolen * PAGE_SIZE, freed_by_us, now);
         self.poll(now);
         self.refaulted
             .record(vmstat.workingset_refault_file * PAGE_SIZE, now);
@@ -262,6 +262,30 @@ mod tests {
         // Without any there is nothing to go by.
         let mut unknown = SystemMemory::new(ProcFs::open(dir.path()).unwrap());
         assert!(unknown.sample(begin, 0).is_err());
+    }
+
+    /// As from the unmanaged tenant.
+    #[test]
+    fn what_is_reclaimed_from_the_root_is_consumed_too() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["meminfo", "zoneinfo"] {
+            std::fs::copy(format!("/proc/{file}"), dir.path().join(file)).unwrap();
+        }
+        let begin = Instant::now();
+        for by in ["kswapd", "direct", "proactive"] {
+            let counted = |pages: u64| {
+                let text = format!("nr_free_pages 100\npgsteal_{by} {pages}\n");
+                std::fs::write(dir.path().join("vmstat"), text).unwrap();
+            };
+            counted(1000);
+            let mut memory = SystemMemory::new(ProcFs::open(dir.path()).unwrap());
+            memory.sample(begin, 0).unwrap();
+            counted(3000);
+            let later = begin + Duration::from_secs(1);
+            memory.sample(later, 0).unwrap();
+            let rate = memory.memory(later).refill_rate;
+            assert_eq!(rate, 2000 * PAGE_SIZE, "{by}");
+        }
     }
 
     #[test]

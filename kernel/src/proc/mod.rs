@@ -234,6 +234,8 @@ pub struct Vmstat {
     pub nr_slab_reclaimable: u64,
     pub pgsteal_kswapd: u64,
     pub pgsteal_direct: u64,
+    /// By `memory.reclaim` of the root and the like, from 6.15 on; before, it was among [`pgsteal_direct`](Self::pgsteal_direct).
+    pub pgsteal_proactive: u64,
     pub pgsteal_file: u64,
     /// Pages that were moved to an active list: files' pages at their second use.
     pub pgactivate: u64,
@@ -279,6 +281,7 @@ impl Vmstat {
                 b"nr_slab_reclaimable" => &mut stat.nr_slab_reclaimable,
                 b"pgsteal_kswapd" => &mut stat.pgsteal_kswapd,
                 b"pgsteal_direct" => &mut stat.pgsteal_direct,
+                b"pgsteal_proactive" => &mut stat.pgsteal_proactive,
                 b"pgsteal_file" => &mut stat.pgsteal_file,
                 b"pgactivate" => &mut stat.pgactivate,
                 b"workingset_refault_file" => &mut stat.workingset_refault_file,
