@@ -74,7 +74,8 @@ pub struct MemorySampler {
     page_ins: DecayingCount,
     /// At the first sample: when, its file pages, and what it had paged in.
     first: Option<First>,
-    last: Option<Last>,
+    /// When it was last sampled.
+    sampled_at: Option<Instant>,
     /// Of `paged_in`.
     peak: Option<Peak>,
     /// When the CPU time was last read, and its value, microseconds.
@@ -90,13 +91,6 @@ struct First {
     at: Instant,
     file: u64,
     paged_in: u64,
-}
-
-/// The last sample.
-#[derive(Debug)]
-struct Last {
-    at: Instant,
-    refaults: u64,
 }
 
 /// The highest value of a sum lately.
@@ -180,7 +174,7 @@ impl MemorySampler {
             paged_in: 0,
             page_ins: DecayingCount::default(),
             first: None,
-            last: None,
+            sampled_at: None,
             peak: None,
             cpu: None,
             active_at: now,
@@ -237,7 +231,6 @@ impl MemorySampler {
     pub fn record(&mut self, counters: &MemoryCounters, now: Instant) {
         let stat = &counters.stat;
         let file = stat.file_lru();
-        let refaults = stat.workingset_refault_file;
         let out = counters.swapped_out();
         let out = Peak::rise(&mut self.swapped_out_peak, out, FREED, now);
         self.swapped_out.record(self.swapped_out.total() + out, now);
@@ -253,7 +246,7 @@ impl MemorySampler {
         self.slab = stat.slab_reclaimable;
         self.swap = counters.swap;
         self.swappable = stat.anon_lru();
-        self.refaults = refaults;
+        self.refaults = stat.workingset_refault_file;
         self.paged_in = paged_in;
         // A page that is written again while it is under writeback is both.
         self.unreclaimable = (stat.file_dirty + stat.file_writeback).min(file);
@@ -265,27 +258,27 @@ impl MemorySampler {
             file,
             paged_in,
         });
-        self.last = Some(Last { at: now, refaults });
+        self.sampled_at = Some(now);
     }
 
     /// Compares the counters with the last sample. Whether anything happened in between.
     fn record_growth(&mut self, stat: &MemoryStat, paged_in: u64, now: Instant) -> bool {
-        let (file, refaults) = (stat.file_lru(), stat.workingset_refault_file);
         // A page leaves its list before it counts as reclaimed, so the sum dips for a moment: only what exceeds its peak
         // was paged in. A sum that stays below the peak means that files were deleted.
         let growth = Peak::rise(&mut self.peak, paged_in, SETTLED, now);
         self.page_ins.record(self.page_ins.total() + growth, now);
-        let Some(last) = &self.last else {
+        if self.sampled_at.is_none() {
             return false;
-        };
+        }
         let slab_growth = stat.slab_reclaimable.saturating_sub(self.slab);
         // Its `memory.low` has this on top.
         let heap_moved = stat.anon_lru().abs_diff(self.swappable) > GROWTH;
-        if growth >= GROWTH || slab_growth >= GROWTH || refaults > last.refaults {
+        let refaulted = stat.workingset_refault_file > self.refaults;
+        if growth >= GROWTH || slab_growth >= GROWTH || refaulted {
             self.grew_at = Some(now);
             self.active_at = now;
         }
-        let file_moved = file.abs_diff(self.file) > GROWTH;
+        let file_moved = stat.file_lru().abs_diff(self.file) > GROWTH;
         growth > 0 || slab_growth >= GROWTH || file_moved || heap_moved
     }
 
@@ -310,7 +303,7 @@ impl MemorySampler {
     /// For how long it had used no CPU, and paged nothing in, when it was last sampled. Hits in its cache do not show here.
     #[must_use]
     pub fn idle_for(&self, now: Instant) -> Duration {
-        let sampled = self.last.as_ref().map_or(now, |last| last.at);
+        let sampled = self.sampled_at.unwrap_or(now);
         sampled.saturating_duration_since(self.active_at)
     }
 
@@ -377,9 +370,7 @@ impl MemorySampler {
     /// The age of the last sample; `None` if there is none.
     #[must_use]
     pub fn age(&self, now: Instant) -> Option<Duration> {
-        self.last
-            .as_ref()
-            .map(|last| now.saturating_duration_since(last.at))
+        self.sampled_at.map(|at| now.saturating_duration_since(at))
     }
 }
 
