@@ -154,6 +154,9 @@ fn of_many_tenants_some_give_what_is_missing_and_the_others_the_next_time() {
     // 6 MiB are missing: 60 KiB of each.
     assert!((5 * MIB..=6 * MIB).contains(&given(&first)), "{first:?}");
     assert!(first.iter().all(|intent| intent.0 != 1), "{first:?}");
+    // However much is missing.
+    let (_, bounded) = plan(&snapshot(0, tenants.clone()));
+    assert_eq!((bounded.len(), given(&bounded)), (64, 10 * MIB));
     for tenant in &mut tenants {
         let gave = first.iter().find(|one| tenant.key == leaf(one.0, 1, 0).key);
         let bytes = gave.map_or(0, |intent| intent.1);

@@ -24,6 +24,8 @@ pub struct ReclaimIntent {
 const MIN_RECLAIM: u64 = 128 << 10;
 /// The most that one intent asks for, bytes: `memory.reclaim` is synchronous, and delays the removal of the cgroup.
 const MAX_RECLAIM: u64 = 32 << 20;
+/// From so many tenants one plan reclaims at most: each is sampled before, and has a request of its own.
+const MAX_TENANTS: u64 = 64;
 
 /// What has to be reclaimed of file pages, beyond reclaim under way, bytes: the free memory that is missing, or the unmapped
 /// page cache above its cap if that is more.
@@ -68,7 +70,8 @@ pub fn plan_reclaim(
         .ids()
         .map(|id| reclaimable_excess(snapshot, entitlements, id, &taken))
         .collect();
-    let order = largest(tenants, &mut excess, need / MIN_RECLAIM);
+    let count = (need / MIN_RECLAIM).clamp(1, MAX_TENANTS);
+    let order = largest(tenants, &mut excess, count);
     let amounts = apportion_reclaim(need, &excess);
     // What is too little for a request is asked of the next one.
     let mut left = 0;
@@ -102,12 +105,12 @@ pub fn plan_reclaim(
     intents
 }
 
-/// The tenants of which something is reclaimed now, those with the largest excess first, at most `count` but one at least. Of the
-/// others the excess is set to 0: of each of many it would be too little for a request, so some give now, and the others next time.
+/// The tenants of which something is reclaimed now, at most `count`, those with the largest excess first. Of the others the excess
+/// is set to 0: of each of many it would be too little for a request, so some give now, and the others next time.
 fn largest(tenants: &Tree<Tenant>, excess: &mut [u64], count: u64) -> Vec<NodeId> {
     let mut order: Vec<NodeId> = tenants.ids().filter(|id| excess[id.index()] > 0).collect();
     order.sort_by_key(|id| Reverse(excess[id.index()]));
-    let count = usize::try_from(count.max(1)).unwrap_or(usize::MAX);
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
     for id in order.split_off(count.min(order.len())) {
         excess[id.index()] = 0;
     }
