@@ -7,10 +7,9 @@
 
 use super::disk_sampler::{BUSY, Interval};
 
-/// Mixtures are those of so many seconds, in which the disk was busy all the time: in a shorter time what a disk does varies by itself, and one that
-/// has rested does more for a while.
+/// Mixtures are those of so many busy seconds: in a shorter time what a disk does varies by itself.
 const WINDOW: f64 = 2.0;
-/// Mixtures are forgotten over so many busy seconds.
+/// Mixtures are forgotten over so many busy seconds, and how busy the disk was over so many seconds.
 const FORGOTTEN: f64 = 60.0;
 /// Requests cost nothing until mixtures differ by more than chance: by the root of this, about three per cent.
 const CHANCE: f64 = 0.001;
@@ -98,13 +97,13 @@ impl Sums {
 pub struct Costs {
     /// The window that is not over.
     window: Sums,
-    /// For how much of it the disk was busy, seconds.
-    busy: f64,
     seconds: f64,
     bytes: f64,
     requests: f64,
     /// Of the products of both, per second.
     squares: [f64; 3],
+    /// For how long the disk has been looked at, and been busy meanwhile, seconds.
+    looked: [f64; 2],
     /// What fitted best when the last window was over.
     prices: Option<Prices>,
 }
@@ -114,16 +113,27 @@ impl Costs {
     /// that looks like a price. What io.cost of `ours` lets through says nothing of the disk.
     pub fn step(&mut self, contended: bool, seen: &Interval, ours: bool) {
         let busy = if ours { seen.busy } else { seen.occupied() };
-        if contended {
-            self.learn(seen, busy);
-        } else {
+        if !contended {
             *self = Self::default();
+            return;
+        }
+        let kept = (-seen.seconds / FORGOTTEN).exp();
+        let [all, of_it] = self.looked.map(|seconds| kept * seconds);
+        self.looked = [all + seen.seconds, of_it + busy * seen.seconds];
+        if busy >= BUSY && seen.bytes > 0.0 {
+            self.learn(seen);
         }
     }
 
-    fn learn(&mut self, seen: &Interval, busy: f64) {
+    /// Whether the disk is busy all the time. One that rests in between does more for a while after it, if it is throttled, with about as many requests:
+    /// that would look as if requests were what it cannot do more of.
+    fn is_full(&self) -> bool {
+        let [looked, busy] = self.looked;
+        busy >= BUSY * looked
+    }
+
+    fn learn(&mut self, seen: &Interval) {
         self.window.add(seen);
-        self.busy += busy * seen.seconds;
         let Sums {
             seconds,
             bytes,
@@ -134,11 +144,10 @@ impl Costs {
             return;
         }
         self.window = Sums::default();
-        if std::mem::take(&mut self.busy) < BUSY * seconds || bytes <= 0.0 {
-            return;
-        }
         self.take_in(seconds, bytes / seconds, requests / seconds);
-        self.prices = self.fit();
+        if self.is_full() {
+            self.prices = self.fit();
+        }
     }
 
     fn take_in(&mut self, seconds: f64, bytes: f64, requests: f64) {
