@@ -164,6 +164,15 @@ fn rules_may_be_about_containers_images_labels_units_and_machines() {
 }
 
 #[test]
+fn a_rule_in_single_brackets_is_told_of_the_second_pair() {
+    let errors = load(&[("j.toml", "[tenant]\nmatch = 'a'\nweight = 3\n")]).unwrap_err();
+    assert_eq!(
+        errors,
+        ["j.toml:1: tenant: expected [[tenant]], found [tenant]: write two brackets"]
+    );
+}
+
+#[test]
 fn rules_that_can_never_match_are_warned_of() {
     let warnings = |rule: &str| {
         let text = format!("[[tenant]]\n{rule}\nweight = 3\n");
