@@ -214,7 +214,7 @@ fn cost(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use justitia_api::{AppStatus, Reason, TenantKind};
+    use justitia_api::{AppStatus, ExternalKnob, GivenUpKnob, Reason, TenantKind};
 
     const WIDE: Layout = Layout {
         all: false,
@@ -251,6 +251,27 @@ mod tests {
         let bad = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
         assert_eq!(text.matches("x\\u{1b}]0;\\u{9b}2J\\u{202e}\\r").count(), 7);
         assert!(!text.contains(bad), "{text:?}");
+    }
+
+    #[test]
+    fn an_external_knob_is_told_from_one_that_the_kernel_refused() {
+        let status = Status {
+            external: vec![ExternalKnob {
+                by: None,
+                path: "a".into(),
+                knob: "memory.low".into(),
+                value: "4096".into(),
+            }],
+            given_up: vec![GivenUpKnob {
+                path: "-".into(),
+                knob: "vm.dirty_background_ratio".into(),
+                reason: "the kernel refused the write: x".into(),
+            }],
+            ..Status::default()
+        };
+        let told = "external: a memory.low (found 4096)\n\n\
+                    given up: (unmanaged) vm.dirty_background_ratio (the kernel refused the write: x)\n";
+        assert!(shown(&status).contains(told), "{}", shown(&status));
     }
 
     fn container(name: &str) -> TenantStatus {
