@@ -176,6 +176,12 @@ mod tests {
             message.contains("would be moved to /run/x/ledger.corrupt"),
             "{message}"
         );
+        let row = corruption_json(&corrupt(3), false);
+        assert_eq!(
+            (&row["state"], &row["lines"]),
+            (&"corrupt".into(), &3.into())
+        );
+        assert_eq!(row["file"], "/run/x/ledger.corrupt");
     }
 
     /// A journal that was moved, with `lines` corrupt lines.
