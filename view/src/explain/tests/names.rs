@@ -14,6 +14,7 @@ fn a_cgroup_that_is_not_managed_is_explained() {
         changed
     };
     let excluded = with(|facts| (facts.excluded, facts.memory) = (true, true));
+    let too_deep = with(|facts| (facts.too_deep, facts.memory) = (true, true));
     let cases = [
         (Unmanaged::default(), "no cgroup this path"),
         (
@@ -22,6 +23,7 @@ fn a_cgroup_that_is_not_managed_is_explained() {
         ),
         (facts.clone(), "does not have the memory controller"),
         (excluded, "exclude = true"),
+        (too_deep, "it is too deep below the root"),
         (
             with(|facts| facts.memory = true),
             "created after the last scan",
@@ -57,6 +59,24 @@ fn a_cgroup_that_is_not_managed_is_explained() {
              MemoryAccounting=yes in its unit b.service",
         ],
     );
+}
+
+#[test]
+fn a_cgroup_beyond_a_bound_is_told_which() {
+    let long = "Tenants: a cgroup in a has a path longer than 512 bytes: a is one tenant";
+    let limitations = [long.to_owned(), "Device bandwidth: io.cost".to_owned()];
+    let facts = Unmanaged {
+        exists: true,
+        memory: true,
+        bounds: bounds(&limitations),
+        ..Unmanaged::default()
+    };
+    let told = unmanaged("a/b", &facts);
+    says(
+        &told,
+        &["\n    a cgroup in a has a path longer than 512 bytes: a is one tenant"],
+    );
+    assert!(!told.contains("io.cost"), "{told}");
 }
 
 #[test]
