@@ -5,8 +5,8 @@ mod names;
 
 use super::*;
 use justitia_api::{
-    Action, Decision, DeclaredWeight, ExcessReason, KnobStatus, MemoryStatus, ProtectionReason,
-    Reason, Rule, TenantKind,
+    Action, Decision, DeclaredWeight, ExcessReason, IoPolicyStatus, KnobStatus, MemoryStatus,
+    ProtectionReason, Reason, Rule, TenantKind,
 };
 
 const MIB: u64 = 1 << 20;

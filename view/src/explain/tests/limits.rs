@@ -111,6 +111,68 @@ fn what_divides_a_disk_is_shown_with_its_reason_and_rule() {
 }
 
 #[test]
+fn a_dirty_budget_is_shown_with_the_constants_of_the_agent() {
+    let mut status = status();
+    status.tenants[1].knobs = vec![KnobStatus {
+        knob: "memory.high".into(),
+        value: "41943040".into(),
+        owner: KnobOwner::Agent,
+        original: Some("max".into()),
+        reason: Some(Reason::Text("writers contend".into())),
+    }];
+    status.decisions[0].action = Action::Set {
+        knob: "memory.high".into(),
+        from: None,
+        to: "41943040".into(),
+    };
+    status.decisions[0].steps = 2;
+    let text = |status: &Status| explain(status, 1, &CurrentValues::default());
+    says(
+        &text(&status),
+        &[
+            "memory.high = 41943040 (40.0M)\n",
+            "reason, when it was set: writers contend",
+            "that is not file pages (now 20.0M)",
+            "set memory.high to 41943040 (40.0M) in 2 steps",
+        ],
+    );
+    assert!(!text(&status).contains("The budget is"), "not known");
+    status.policy.io = Some(IoPolicyStatus {
+        min_dirty_budget: 24 * MIB,
+        reclaim_step: 5,
+        high_deadband: 7,
+        ample_free: 11,
+        ample_budget: 1.75,
+    });
+    says(
+        &text(&status),
+        &[
+            "The budget is 24.0M at least",
+            "at most 1/5 of its memory at once; while more than 1/11 of what is divided is free, it keeps 1.75 times",
+            "off by more than 1/7\n",
+        ],
+    );
+}
+
+#[test]
+fn the_protection_of_an_inner_node_is_that_of_its_children() {
+    let mut status = status();
+    (status.tenants[0].protected, status.tenants[0].other) = (90 * MIB, 40 * MIB);
+    status.tenants[0].knobs = status.tenants[1].knobs.clone();
+    let text = explain(&status, 0, &CurrentValues::default());
+    says(
+        &text,
+        &[
+            "rule: the sum of what its children have there, because the kernel caps theirs by it (now 90.0M of file pages",
+        ],
+    );
+    assert!(
+        !text.contains("the part of the entitlement that it demands"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_protection_within_the_deadband_is_left() {
     let mut status = status();
     status.tenants[1].other = 21 * MIB;
