@@ -38,6 +38,39 @@ fn view(tenants: usize) -> View {
     view
 }
 
+/// A screen has these words.
+fn shows(view: &mut View, facts: &[&str]) {
+    let told = text(&shown(view, 140, 24, false));
+    for fact in facts {
+        assert!(told.contains(fact), "{fact:?} is not in\n{told}");
+    }
+}
+
+#[test]
+fn the_tree_a_tenant_and_the_help_are_shown() {
+    let mut view = view(12);
+    shows(
+        &mut view,
+        &[
+            "acting 2 min  15 tenants  PV 0.23 (top level 0.20)",
+            "-slice0.slice ",
+            "  docker-0001-db.scope ",
+            "282M  212M 45.0M 6.84M 1.71M 81.5",
+        ],
+    );
+    view.press(Key::Down);
+    view.press(Key::Enter);
+    shows(
+        &mut view,
+        &[
+            "pages held, at most 282M",
+            "Page cache: holds 282M, entitled to 45.0M",
+        ],
+    );
+    view.press(Key::Char('?'));
+    shows(&mut view, &["ENTIT   its entitlement"]);
+}
+
 #[test]
 fn the_tree_is_sorted_filtered_and_folded() {
     let mut view = view(24);
