@@ -131,3 +131,27 @@ pub(super) fn tick_label(value: f64, step: f64) -> String {
     let decimals = usize::try_from(decimals).unwrap_or(0);
     format!("{value:.decimals$}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_in_fitting_units() {
+        for (unit, value, expected) in [
+            (Unit::Bytes, 94.0 * MIB, "94.0 MiB"),
+            (Unit::BytesPerSecond, 16_340_000.0, "16.3 MB/s"),
+            (Unit::Ratio, 0.9812, "98.1 %"),
+            (Unit::PerSecond, 1234.4, "1234 /s"),
+            (Unit::Seconds, 0.0015, "1.50 ms"),
+            (Unit::Seconds, 14.0, "14.0 s"),
+            (Unit::Seconds, 0.000_002, "2.00 µs"),
+            (Unit::Count, 1234.5, "1234"),
+        ] {
+            assert_eq!(show(unit, value), expected);
+        }
+        assert_eq!(change(-0.015), "1.50 % less than");
+        assert_eq!(change(3.41), "341 % more than");
+        assert_eq!(change(0.0001), "as much as");
+    }
+}

@@ -110,6 +110,21 @@ fn medians_spread_totals_and_pv() {
 }
 
 #[test]
+fn measures_of_the_whole_run_share_a_table() {
+    let mut results = results();
+    results.runs[0]
+        .values
+        .insert("anonymous".into(), 2_097_152.0);
+    let all = [results];
+    let document = parse(&html::page(&all));
+    // The goals, the bandwidth, its timeline, the curves, and the whole run's.
+    assert_eq!(count(&document, "table"), 5);
+    for text in [text(&document), terminal(&all)] {
+        assert!(text.contains("The run as a whole") && text.contains("2.00 MiB"));
+    }
+}
+
+#[test]
 fn values_of_other_metrics_are_left_out() {
     let mut results = results();
     for run in &mut results.runs {
@@ -211,6 +226,18 @@ fn findings_and_failures_are_said() {
     assert!(
         !terminal.contains("The anonymous, MiB"),
         "nothing to tabulate"
+    );
+}
+
+#[test]
+fn a_finding_also_tells_the_other_promised_metric() {
+    let mut results = results();
+    results.metrics.swap(0, 1);
+    let groups = groups(&results);
+    let found = super::finding::finding(&results, &groups[0]);
+    assert_eq!(
+        found,
+        "Justitia gave no the anonymous. The bandwidth: PV 0.20, Conventional 1.02."
     );
 }
 
