@@ -67,7 +67,8 @@ pub(super) fn corruption(corruption: &Corruption, dry_run: bool) -> String {
     format!(
         "the knob journal {is} corrupt: {} {lines} of it could not be read, and {moved}. Knobs that only those lines \
          named may still have the agent's values: check memory.low (0 unless somebody has set it), memory.high (max) and \
-         the lines of disks in io.weight and io.bfq.weight (none) of your cgroups, vm.dirty_background_ratio (10) and vm.vfs_cache_pressure (100)",
+         the lines of disks in io.weight and io.bfq.weight (none) of your cgroups, those in io.cost.qos (enable=0) and \
+         io.cost.model (ctrl=auto) of the root, vm.dirty_background_ratio (10) and vm.vfs_cache_pressure (100)",
         corruption.lines,
     )
 }
@@ -176,6 +177,18 @@ mod tests {
             message.contains("would be moved to /run/x/ledger.corrupt"),
             "{message}"
         );
+        for knob in [
+            "memory.low",
+            "memory.high",
+            "io.weight",
+            "io.bfq.weight",
+            "io.cost.qos",
+            "io.cost.model",
+            "vm.dirty_background_ratio",
+            "vm.vfs_cache_pressure",
+        ] {
+            assert!(message.contains(knob), "{knob} is not in {message}");
+        }
         let row = corruption_json(&corrupt(3), false);
         assert_eq!(
             (&row["state"], &row["lines"]),
