@@ -276,7 +276,12 @@ impl KnobStore {
     /// Leaves a knob of ours to the writer of `found`, which is a new value: until the agent ends, or as long as it stands.
     pub(super) fn external_from_now(&mut self, key: KnobKey, found: &str) {
         let author = self.writers.take(key.0, key.1, true).unwrap_or_default();
-        self.is_ours_again(key, found, &author, Instant::now());
+        if self.may_write(key.0, key.1) {
+            self.is_ours_again(key, found, &author, Instant::now());
+        } else {
+            // It was left or given up before it could be restored, and stays so, whoever writes it.
+            self.forget(key);
+        }
     }
 
     /// Leaves a knob to the writer of `found`.

@@ -65,6 +65,19 @@ impl Held {
     fn may_write(&self) -> bool {
         self.store.may_write(self.cgroup.id(), KNOB)
     }
+
+    /// The kernel refuses each write from now on.
+    fn refuse(&mut self) {
+        self.store.write_knob = |cgroup, _, _| {
+            let (operation, path) = (Operation::Write, cgroup.full_path());
+            let errno = Errno::ROFS;
+            Err(justitia_kernel::Error::Io {
+                operation,
+                path,
+                errno,
+            })
+        };
+    }
 }
 
 fn is_external(outcome: Option<&WriteOutcome>, kind: AuthorKind) -> bool {
@@ -140,15 +153,7 @@ fn a_declared_weight_is_ours_again_after_each_of_many_pauses() {
 fn what_could_not_be_restored_is_not_forgotten_as_an_operators() {
     let mut held = Held::new();
     let (id, low) = (held.cgroup.id(), held.file());
-    held.store.write_knob = |cgroup, _, _| {
-        let (operation, path) = (Operation::Write, cgroup.full_path());
-        let errno = Errno::ROFS;
-        Err(justitia_kernel::Error::Io {
-            operation,
-            path,
-            errno,
-        })
-    };
+    held.refuse();
     held.store.on_cgroup_removed(id);
     assert_eq!(held.store.original_of_left(id, KNOB, "5"), Some("1"));
     held.store.mark_external(id, KNOB, "5");
@@ -157,6 +162,22 @@ fn what_could_not_be_restored_is_not_forgotten_as_an_operators() {
     held.store.retry_restores();
     assert_eq!(std::fs::read_to_string(low).unwrap().trim(), "1");
     assert_eq!(held.store.owned().count(), 0);
+}
+
+#[test]
+fn what_was_released_stays_so_whoever_writes_it_before_it_is_restored() {
+    let mut held = Held::new();
+    let (id, cgroup) = (held.cgroup.id(), held.cgroup.clone());
+    held.refuse();
+    assert_eq!(held.store.release(&cgroup, KNOB).unwrap(), "5");
+    held.store.write_knob = write_raw;
+    std::fs::write(held.file(), "7\n").unwrap();
+    held.store.writers.say(id, KNOB, AuthorKind::Manager);
+    held.store.retry_restores();
+    assert!(held.store.is_empty());
+    held.writes(AuthorKind::Manager, "0");
+    assert!(held.back(1).is_empty() && !held.may_write());
+    assert_eq!(held.store.external_by(id, KNOB), OPERATOR);
 }
 
 #[test]
