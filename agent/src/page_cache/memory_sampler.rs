@@ -183,10 +183,12 @@ impl MemorySampler {
         }
     }
 
-    /// The agent has written `memory.high`, or given it back: then nothing stands there, as where it began.
+    /// The agent has written `memory.high`, or given it back. Then mostly nothing stands there, as where it began; what its
+    /// operator has had us take stands there again, so it is read with the next sample.
     pub const fn note_high(&mut self, ours: bool) {
         if self.high_is_ours && !ours {
             self.limits.high = u64::MAX;
+            self.limits_at = None;
         }
         self.high_is_ours = ours;
     }

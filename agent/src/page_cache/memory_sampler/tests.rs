@@ -71,10 +71,12 @@ fn a_heap_that_moves_makes_a_tenant_busy_and_a_high_of_ours_is_no_limit() {
 
     sampler.limits.high = 200 << 20;
     assert_eq!(sampler.high(), 200 << 20, "its operator's");
+    sampler.limits_at = Some(t0);
     sampler.note_high(true);
     assert_eq!(sampler.high(), u64::MAX);
     sampler.note_high(false);
     assert_eq!(sampler.high(), u64::MAX, "until it is read again");
+    assert_eq!(sampler.limits_at, None, "which is with the next sample");
 }
 
 #[test]
