@@ -79,20 +79,21 @@ fn the_second_is_always_spent() {
         near(cost, 1.0, 0.1);
     }
     assert_eq!(Costs::default().prices(), None);
-    let mut idle = Costs::default();
-    idle.step(
-        true,
-        &Interval {
-            busy: 0.9,
-            used: Some(1.0),
-            ..Interval::busy(60e6, 240.0)
-        },
-        true,
-    );
-    assert_eq!(idle.prices(), None, "what our own io.cost lets through");
-    let mut nothing = Costs::default();
-    nothing.step(true, &Interval::busy(0.0, 0.0), false);
-    assert_eq!(nothing.prices(), None);
+    let rests = Interval {
+        busy: 0.9,
+        used: Some(1.0),
+        ..Interval::busy(60e6, 240.0)
+    };
+    let of_a_window = |seen: &Interval, ours| {
+        let mut costs = Costs::default();
+        for _ in 0..8 {
+            costs.step(true, seen, ours);
+        }
+        costs.prices()
+    };
+    assert_eq!(of_a_window(&rests, true), None, "our own io.cost's");
+    assert!(of_a_window(&rests, false).is_some());
+    assert_eq!(of_a_window(&Interval::busy(0.0, 0.0), false), None);
 }
 
 /// A throttled disk that has rested does more for a while. With about as many requests a second all the time that looked as if
