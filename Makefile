@@ -138,6 +138,7 @@ test-seeds:
 	SEEDS=300 $(CARGO) test --release -p justitia-guest simulation
 	SEEDS=300 $(CARGO) test --release -p justitia-host --test simulation
 	SEEDS=600 $(CARGO) test --release -p justitia-cache --lib simulation
+	SEEDS=100 $(CARGO) test --release -p justitia-cache --lib whatever_is_damaged
 
 # Tables: the model beside recorded guests.
 sim:

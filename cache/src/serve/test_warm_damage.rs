@@ -84,12 +84,17 @@ fn index(left: &Descriptors) -> File {
     index.unwrap().1.try_clone().unwrap().into()
 }
 
+/// `SEEDS` for more.
+fn seeds() -> u64 {
+    std::env::var("SEEDS").map_or(16, |seeds| seeds.parse().unwrap())
+}
+
 #[test]
 fn whatever_is_damaged_the_daemon_starts_and_serves_what_the_image_holds() {
     let hows = [Damage::Bits, Damage::Torn, Damage::Consistent];
     let rig = Rig::new(2048, Some(8192));
     let mut left = Descriptors::new();
-    for seed in 0..60_u64 {
+    for seed in 0..seeds() {
         let mut random = Random::new(seed + 1);
         let service = rig.start(left);
         service.cache().audit();
