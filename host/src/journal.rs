@@ -111,16 +111,15 @@ impl Entry {
     fn restore(&self) -> Result<(), MonitorError> {
         let mut session = self.monitor.session()?;
         if let Some(balloon) = self.balloon {
-            let is_raised = match session.actual() {
-                // Its operator has raised it, or memory was plugged in.
-                Ok(actual) => actual > balloon,
+            let actual = match session.actual() {
+                Ok(actual) => actual,
                 // The guest says how much is in it: it may say more than there is.
-                Err(MonitorError::Foreign { .. }) => false,
+                Err(MonitorError::Foreign { .. }) => 0,
                 Err(error) => return Err(error),
             };
-            if !is_raised {
-                session.set_balloon(balloon)?;
-            }
+            // It leaves more if its operator has raised it, memory was plugged in, or its guest has emptied it. Of that it keeps what it
+            // has, and does not get what was asked for here when it boots.
+            session.set_balloon(balloon.max(actual))?;
         }
         // Another one's value stays.
         if let Some((device, interval)) = &self.statistics
@@ -468,8 +467,8 @@ mod tests {
         assert!(journal.entries().is_empty());
     }
 
-    /// What becomes of a balloon that is noted as 7, if its monitor answers so what it is told of it; what that was.
-    fn restored(answer: String) -> (Outcome, Vec<String>) {
+    /// What becomes of a balloon that is noted as 7, if its monitor answers so what it is told of it; what that was, with its value.
+    fn restored(answer: String) -> (Outcome, Vec<(String, Option<u64>)>) {
         use std::io::{BufRead, BufReader};
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("qmp");
@@ -485,7 +484,7 @@ mod tests {
                     true => writeln!(client, "{answer}").unwrap(),
                     false => writeln!(client, "{{\"return\":{{}}}}").unwrap(),
                 }
-                told.push(command);
+                told.push((command, request["arguments"]["value"].as_u64()));
             }
             told
         });
@@ -502,11 +501,12 @@ mod tests {
 
     #[test]
     fn a_balloon_that_was_raised_beyond_what_it_was_stays() {
-        for (actual, is_set) in [(5, true), (7, true), (9, false), (-4096, true)] {
+        for (actual, expected) in [(5, 7), (7, 7), (9, 9), (-4096, 7)] {
             let (outcome, told) = restored(format!("{{\"return\":{{\"actual\":{actual}}}}}"));
             assert!(matches!(outcome, Outcome::Restored), "{outcome:?}");
-            let set = told.iter().any(|command| command == "balloon");
-            assert_eq!(set, is_set, "{actual}");
+            let set = told.iter().filter(|(command, _)| command == "balloon");
+            let set: Vec<u64> = set.filter_map(|(_, value)| *value).collect();
+            assert_eq!(set, [expected], "{actual}");
         }
     }
 

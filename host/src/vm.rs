@@ -64,6 +64,13 @@ pub(crate) struct Seen {
     pub(crate) answers: Vec<u64>,
 }
 
+impl Seen {
+    /// Whether its balloon, which was changed here, leaves more than before that.
+    fn is_raised(&self, actual: u64) -> bool {
+        self.target.is_some() && self.original < Some(actual)
+    }
+}
+
 /// A VM and its thread.
 #[derive(Debug)]
 pub(crate) struct Vm {
@@ -376,7 +383,7 @@ impl Worker {
         };
         let looked = self.balloon(&monitor, needed);
         if let Ok(balloon) = &looked {
-            self.settle(balloon.actual);
+            self.settle(&monitor, balloon.actual);
             self.send_again(&monitor, balloon.actual);
         }
         let mut seen = lock(&self.seen);
@@ -475,7 +482,8 @@ impl Worker {
 
     /// Tells the monitor what it may not have been told: it failed then, and answers now.
     fn send_again(&mut self, monitor: &Monitor, actual: u64) {
-        let Some(target) = self.unsent.filter(|_| !self.common.observe) else {
+        let may_be_sent = !self.common.observe && !lock(&self.seen).is_raised(actual);
+        let Some(target) = self.unsent.filter(|_| may_be_sent) else {
             return;
         };
         let sent = match target == actual {
@@ -488,15 +496,21 @@ impl Worker {
         }
     }
 
-    /// A balloon that was given back, and is as it was, is not ours any more; nor is one that leaves more than it did then: its operator has
-    /// raised it, or memory was plugged in.
-    fn settle(&mut self, actual: u64) {
-        let is_left = {
+    /// A balloon that was given back, and is as it was, is not ours any more; nor is one that leaves more than it did then, and the same
+    /// as at the last look: its operator has raised it, memory was plugged in, or its guest has emptied it. A guest that boots fills it anew.
+    fn settle(&mut self, monitor: &Monitor, actual: u64) {
+        let (is_back, is_raised) = {
             let seen = lock(&self.seen);
+            let before = seen.balloon.as_ref().map(|balloon| balloon.actual);
             let is_back = seen.target == seen.original && seen.original == Some(actual);
-            seen.target.is_some() && (is_back || seen.original < Some(actual))
+            (is_back, seen.is_raised(actual) && before == Some(actual))
         };
-        if !is_left {
+        if !is_back && !is_raised {
+            return;
+        }
+        // Else the next boot of its guest would have what was asked for here.
+        if is_raised && let Err(error) = monitor.set_balloon(actual) {
+            tracing::warn!(vm = self.found.name, "{error}");
             return;
         }
         self.unsent = None;
@@ -544,8 +558,10 @@ impl Worker {
                 let Some(monitor) = self.monitor.clone() else {
                     return;
                 };
-                let known = lock(&self.seen).balloon.clone();
-                if !known.is_some_and(|balloon| self.note(&monitor, &balloon, true)) {
+                let seen = lock(&self.seen).clone();
+                let known = seen.balloon.as_ref();
+                let known = known.filter(|of| !seen.is_raised(of.actual));
+                if !known.is_some_and(|balloon| self.note(&monitor, balloon, true)) {
                     return;
                 }
                 // Noted before: from now on it is not as it was.

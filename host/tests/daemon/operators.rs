@@ -52,6 +52,31 @@ fn a_balloon_that_was_raised_after_a_kill_is_left_to_its_operator() {
     assert_eq!(balloon.lock().unwrap().actual, RAM);
 }
 
+/// Its driver begins with an empty balloon, and fills it up to what was asked for.
+#[test]
+fn a_balloon_that_its_guest_fills_anew_is_not_taken_for_a_raised_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let _qemu = Qemu::start("boots", None);
+    let balloon = monitor(&directory.path().join("boots.qmp"));
+    let before = RAM - 48 * MIB;
+    balloon.lock().unwrap().actual = before;
+    let config = SHORT.to_owned() + &vm("boots", directory.path(), &["qmp"]);
+    let mut daemon = Daemon::start(directory.path(), &config, false);
+    wait_until("the balloon moves", || {
+        balloon.lock().unwrap().actual < before
+    });
+    balloon.lock().unwrap().boots = vec![RAM - 32 * MIB, RAM - 16 * MIB];
+    wait_until("its boot is seen", || {
+        balloon.lock().unwrap().boots.is_empty()
+    });
+    let moved = balloon.lock().unwrap().actual;
+    daemon.comes("it is as it was asked for", "boots", |vm| {
+        vm.ram == before && vm.balloon.is_some_and(|(actual, _)| actual <= moved)
+    });
+    daemon.stop();
+    assert_eq!(balloon.lock().unwrap().actual, before);
+}
+
 #[test]
 fn who_observes_leaves_what_a_killed_one_has_left() {
     let directory = tempfile::tempdir().unwrap();
