@@ -76,6 +76,13 @@ pub(crate) fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
     }
 }
 
+/// Whether its balloon is looked at often, and has statistics: what lacks memory, or does not give it, is not only asked. Of what is
+/// pinned nothing is taken.
+pub(crate) fn is_watched(seen: &Seen, ram: u64, place: &Place) -> bool {
+    let excess = seen.held.resident > place.entitled && !seen.held.is_pinned(ram);
+    seen.target.is_some() || place.distress || (!place.heeds && excess)
+}
+
 /// What is told of it.
 pub(crate) fn vm_status(now: u64, process: Process, managed: &Managed, place: &Place) -> VmStatus {
     let seen = managed.vm.seen().clone();
@@ -110,5 +117,44 @@ pub(crate) fn vm_status(now: u64, process: Process, managed: &Managed, place: &P
         given: managed.given,
         decisions: told.collect(),
         tenants: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::held::Held;
+
+    /// What QEMU holds itself is beyond what it is entitled to.
+    #[test]
+    fn what_is_pinned_is_not_watched_for_what_it_holds() {
+        let place = Place {
+            vm: 7,
+            share: 0,
+            entitled: 100,
+            in_use: 0,
+            working_set: 0,
+            floor: 0,
+            paused_ms: 0,
+            heeds: false,
+            distress: false,
+        };
+        for (pinned, target, distress, expected) in [
+            (0, None, false, true),
+            (1000, None, false, false),
+            (1000, Some(7), false, true),
+            (1000, None, true, true),
+        ] {
+            let resident = 110;
+            let held = Held { resident, pinned };
+            let seen = Seen {
+                held,
+                target,
+                ..Seen::default()
+            };
+            let place = Place { distress, ..place };
+            let found = is_watched(&seen, 1000, &place);
+            assert_eq!(found, expected, "{pinned} {target:?} {distress}");
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::duplicates::{self, Duplicates};
 use crate::held;
 use crate::journal::{Entry, Journal, JournalError, MAX_VMS, Outcome};
 use crate::law::{Host, Law, Order, Plan, Vm as LawVm};
-use crate::managed::{Managed, id, view, vm_status};
+use crate::managed::{Managed, id, is_watched, view, vm_status};
 use crate::status::{self, DUPLICATES_TIMEOUT, Status, words};
 use crate::vm::{Common, Vm, lock};
 
@@ -282,12 +282,8 @@ impl Daemon {
             let Some(managed) = self.vms.get_mut(process) else {
                 continue;
             };
-            let balloons = managed.vm.seen().target.is_some();
-            let excess = managed.vm.seen().held.resident > place.entitled;
-            // What lacks memory, or does not give it, is not only asked: it is looked at.
-            managed
-                .vm
-                .look(balloons || place.distress || (!place.heeds && excess));
+            let watched = is_watched(&managed.vm.seen(), managed.vm.found.ram, place);
+            managed.vm.look(watched);
             let decision = self
                 .plan
                 .decisions
