@@ -71,7 +71,10 @@ pub enum MonitorError {
         found: String,
     },
     /// The VM has none: it never had one, or it was unplugged.
-    #[error("the QMP monitor {0}: QEMU has no balloon")]
+    #[error(
+        "the QMP monitor {0}: QEMU has no balloon: without one (`-device virtio-balloon,deflate-on-oom=on`) the VM gives only what \
+         its guest's agent does"
+    )]
     NoBalloon(String),
     /// QEMU refuses.
     #[error("the QMP monitor {monitor}: QEMU refuses {command}: {why}")]

@@ -394,7 +394,7 @@ impl Daemon {
                     vm = found.name,
                     pid = found.process.pid,
                     "expected one VM of its name, whose socket [[vm]] names, found several: \
-                     they are left alone until it is one"
+                     they are left alone until each has a name of its own (`-name`)"
                 );
             }
         }
