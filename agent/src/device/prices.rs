@@ -9,8 +9,11 @@ use super::disk_sampler::{BUSY, Interval};
 
 /// Mixtures are those of so many busy seconds: in a shorter time what a disk does varies by itself.
 const WINDOW: f64 = 2.0;
-/// Mixtures are forgotten over so many busy seconds, and how busy the disk was over so many seconds.
+/// Mixtures are forgotten over so many busy seconds.
 const FORGOTTEN: f64 = 60.0;
+/// Nothing is learnt before the disk has been busy all the time for about so many seconds of contention. One that rests in between does more for a while
+/// after it, if it is throttled, with about as many requests: as if they were what it cannot do more of.
+const FULL: f64 = 10.0;
 /// Requests cost nothing until mixtures differ by more than chance: by the root of this, about three per cent.
 const CHANCE: f64 = 0.001;
 /// A byte costs this part of what it would if requests cost nothing, at least.
@@ -102,8 +105,10 @@ pub struct Costs {
     requests: f64,
     /// Of the products of both, per second.
     squares: [f64; 3],
-    /// For how long the disk has been looked at, and been busy meanwhile, seconds.
-    looked: [f64; 2],
+    /// For how much of the last [`FULL`] the disk has been looked at, and been busy meanwhile, seconds.
+    lately: [f64; 2],
+    /// Whether it was full for long enough to learn from.
+    was_full: bool,
     /// What fitted best when the last window was over.
     prices: Option<Prices>,
 }
@@ -117,19 +122,18 @@ impl Costs {
             *self = Self::default();
             return;
         }
-        let kept = (-seen.seconds / FORGOTTEN).exp();
-        let [all, of_it] = self.looked.map(|seconds| kept * seconds);
-        self.looked = [all + seen.seconds, of_it + busy * seen.seconds];
+        let kept = (-seen.seconds / FULL).exp();
+        let [looked, full] = self.lately.map(|seconds| kept * seconds);
+        self.lately = [looked + seen.seconds, full + busy * seen.seconds];
+        self.was_full |= self.is_full();
         if busy >= BUSY && seen.bytes > 0.0 {
             self.learn(seen);
         }
     }
 
-    /// Whether the disk is busy all the time. One that rests in between does more for a while after it, if it is throttled, with about as many requests:
-    /// that would look as if requests were what it cannot do more of.
     fn is_full(&self) -> bool {
-        let [looked, busy] = self.looked;
-        busy >= BUSY * looked
+        let [looked, full] = self.lately;
+        looked >= FULL / 2.0 && full >= BUSY * looked
     }
 
     fn learn(&mut self, seen: &Interval) {
@@ -145,7 +149,7 @@ impl Costs {
         }
         self.window = Sums::default();
         self.take_in(seconds, bytes / seconds, requests / seconds);
-        if self.is_full() {
+        if self.was_full {
             self.prices = self.fit();
         }
     }

@@ -60,7 +60,7 @@ fn where_requests_cost_nothing_or_nothing_differs_bytes_count() {
 #[test]
 fn where_only_requests_count_they_take_nearly_all() {
     let mut costs = Costs::default();
-    for bytes in [10e6, 20e6, 30e6, 40e6] {
+    for bytes in [10e6, 20e6, 30e6, 40e6, 30e6, 20e6] {
         window(&mut costs, bytes, 2000.0);
     }
     let prices = costs.prices().unwrap();
@@ -86,7 +86,7 @@ fn the_second_is_always_spent() {
     };
     let of_a_window = |seen: &Interval, ours| {
         let mut costs = Costs::default();
-        for _ in 0..8 {
+        for _ in 0..48 {
             costs.step(true, seen, ours);
         }
         costs.prices()
