@@ -63,3 +63,17 @@ fn an_agent_that_starts_is_waited_for_and_a_request_to_it_is_to_be_repeated() {
     assert_eq!(said(&answered), "");
     drop(answers);
 }
+
+#[test]
+fn what_a_killed_agent_has_left_is_no_agent_that_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(UnixListener::bind(dir.path().join("j.sock")).unwrap());
+    for command in ["status", "reload"] {
+        let refused = justitia(dir.path(), command);
+        assert!(
+            said(&refused).contains("no agent answers"),
+            "{}",
+            said(&refused)
+        );
+    }
+}
