@@ -5,6 +5,7 @@ use std::path::Path;
 use justitia_api::control::Answer;
 use justitia_api::escape;
 use justitia_kernel::cgroup::Cgroup;
+use justitia_kernel::io::io_cost_devices;
 use justitia_kernel::knob::{Knob, read_raw};
 
 use super::Agent;
@@ -205,7 +206,7 @@ const fn is_of_disks(knob: Knob) -> bool {
 /// Why a disk's line of `io.cost.qos` is not taken, if so: what its operator has enabled divides the disk, and weights are corrected in it.
 fn not_enabled(root: &Cgroup, knob: Knob) -> Result<(), String> {
     let found = read_raw(root, knob).map_err(|error| error.to_string())?;
-    if !found.split_whitespace().any(|word| word == "enable=1") {
+    if io_cost_devices(found.as_bytes()).is_empty() {
         return Ok(());
     }
     Err(format!(

@@ -131,6 +131,7 @@ impl Costs {
         }
     }
 
+    /// Whether the disk has been busy all the time lately. Before half of [`FULL`] that is not known.
     fn is_full(&self) -> bool {
         let [looked, full] = self.lately;
         looked >= FULL / 2.0 && full >= BUSY * looked

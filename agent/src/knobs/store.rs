@@ -279,7 +279,7 @@ impl KnobStore {
         if self.may_write(key.0, key.1) {
             self.is_ours_again(key, found, &author, Instant::now());
         } else {
-            // It was left or given up before it could be restored, and stays so, whoever writes it.
+            // It was left or given up before it could be restored. It stays so, whichever process writes it.
             self.forget(key);
         }
     }

@@ -252,7 +252,7 @@ impl KnobStore {
             if found == until.applied || is_declared {
                 self.own(cgroup, key, value.clone(), until.applied);
             }
-            // Any other is written anew by whoever needs it, who alone gives it back.
+            // Any other knob is written anew by the part of the agent that needs it. Only that part gives it back.
             if !is_declared {
                 self.restore(id, knob);
             }
