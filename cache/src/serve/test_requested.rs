@@ -110,7 +110,7 @@ fn wrong_disks(rig: &Rig) -> Vec<(Value, &'static str)> {
             "expected a socket or nothing",
         ),
         (
-            json!({ "name": "new", "image": more, "vhost": "/nonexistent/x" }),
+            json!({ "name": "new", "image": more, "vhost": rig.path("missing/x") }),
             "cannot listen on",
         ),
     ]
@@ -155,14 +155,14 @@ fn a_request_that_the_configuration_would_not_take_changes_nothing() {
     let before = rig.names();
     let named = |name: &str| json!({ "name": name, "image": rig.path("more") });
     for (disk, why) in wrong_disks(&rig) {
-        let error = rig.add_disk("vm", &disk).unwrap_err();
+        let error = rig.add_disk("vm", &disk).expect_err(why);
         assert!(error.contains(why), "{disk}: {error}");
         assert_eq!(rig.names(), before, "{disk}");
     }
     let error = rig.add_disk("x", &named("new")).unwrap_err();
     assert!(error.contains("there are: vm"), "{error}");
     for (vm, why) in wrong_vms(&rig) {
-        let error = rig.add_vm(&vm).unwrap_err();
+        let error = rig.add_vm(&vm).expect_err(why);
         assert!(error.contains(why), "{vm}: {error}");
         assert_eq!(rig.names(), before, "{vm}");
     }
