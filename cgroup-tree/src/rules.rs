@@ -1,11 +1,12 @@
 //! What an administrator's rules say of cgroups, by patterns over their paths.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use globset::{ErrorKind, GlobBuilder, GlobSet};
 use justitia_api::{TenantKind, escape};
 use justitia_runtimes::{Identity, system_unit};
 use justitia_share::Weight;
@@ -213,7 +214,7 @@ impl Rule {
         if paths.clone().any(|path| pattern.is_match(path)) {
             return None;
         }
-        let wider = pattern.anywhere()?;
+        let wider = pattern.anywhere();
         let meant = paths.into_iter().find(|path| wider.is_match(path))?;
         let (written, anywhere) = (pattern.as_str(), wider.as_str());
         Some(format!(
@@ -244,22 +245,22 @@ pub fn overrides(rules: &[Rule], subject: &Subject<'_>) -> Override {
 
 /// The longest glob, bytes.
 const MAX_LENGTH: usize = 1024;
-/// The most braces within each other.
-const MAX_DEPTH: usize = 8;
+/// The most texts that the braces of a glob stand for: each of them may be compared with each name.
+const MAX_TEXTS: usize = 256;
 
 /// A glob over cgroup paths below the cgroup mount: `*` and `?` stay within one name, `**` crosses them. Or one over names.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     /// The glob as it was written, without leading slashes.
     written: String,
-    /// Of this one glob, in each way in which it can be read: unlike a `GlobMatcher`, a set whose expression is refused is an
-    /// error, not a panic.
-    glob: GlobSet,
+    /// The glob, in each way in which it can be read.
+    globs: Vec<Vec<u8>>,
+    /// Whether a slash ends a name.
+    separates: bool,
 }
 
 impl Pattern {
-    /// Compiles `pattern`, over paths of cgroups: at most 1024 bytes, and 8 braces within each other. A deeper or longer one
-    /// could take any amount of memory or stack.
+    /// Checks `pattern`, over paths of cgroups: at most 1024 bytes, and braces that stand for at most 256 texts.
     ///
     /// A byte may be written as `justitia status` shows it: `\x5c` is a backslash. So may a unit's name as systemd has it, in
     /// which `\x2d` stands for a dash and is these four characters.
@@ -292,26 +293,41 @@ impl Pattern {
     }
 
     fn checked(pattern: &str, over: &str, written: &str, separates: bool) -> Result<Self, String> {
-        let (length, depth) = (pattern.len(), depth(pattern));
+        let length = pattern.len();
         if length > MAX_LENGTH {
             return Err(format!(
                 "expected a glob of at most {MAX_LENGTH} bytes, found one of {length}: match less of it, or write several \
                  [[tenant]]"
             ));
         }
-        if depth > MAX_DEPTH {
-            return Err(format!(
-                "expected a glob with at most {MAX_DEPTH} braces within each other, found {depth}: write several [[tenant]]"
-            ));
+        let wrong = |why: &dyn fmt::Display| {
+            format!("expected a glob over {over}, found {pattern:?}: {why}")
+        };
+        fast_glob::validate(written).map_err(|why| wrong(&why))?;
+        if texts(written) > MAX_TEXTS {
+            return Err(wrong(&format_args!(
+                "its braces stand for more than {MAX_TEXTS} texts: write several [[tenant]]"
+            )));
         }
-        Self::compiled(written, separates)
-            .map_err(|why| format!("expected a glob over {over}, found {pattern:?}: {why}"))
+        Ok(Self::compiled(written.to_owned(), separates))
     }
 
-    fn compiled(written: &str, separates: bool) -> Result<Self, String> {
-        let glob = compile(&readings(written), separates)?;
-        let written = written.to_owned();
-        Ok(Self { written, glob })
+    fn compiled(written: String, separates: bool) -> Self {
+        let mut globs = readings(&written);
+        for glob in &mut globs {
+            // At the start it would negate the glob.
+            if glob.starts_with(b"!") {
+                glob.insert(0, b'\\');
+            }
+            if !separates {
+                hide_slashes(glob);
+            }
+        }
+        Self {
+            written,
+            globs,
+            separates,
+        }
     }
 
     /// As it was written, without leading slashes.
@@ -321,7 +337,12 @@ impl Pattern {
 
     /// Whether it matches all of `path`.
     pub(crate) fn is_match(&self, path: &Path) -> bool {
-        self.glob.is_match(path)
+        let mut text = Cow::from(path.as_os_str().as_bytes());
+        if !self.separates && text.contains(&b'/') {
+            hide_slashes(text.to_mut());
+        }
+        let globs = &mut self.globs.iter();
+        globs.any(|glob| fast_glob::glob_match(glob, &text))
     }
 
     /// Whether it can match one path alone: it has none of `*`, `?`, `[` and `{`.
@@ -330,92 +351,79 @@ impl Pattern {
     }
 
     /// The same at any depth.
-    pub(crate) fn anywhere(&self) -> Option<Self> {
-        Self::compiled(&format!("**/{}", self.written), true).ok()
+    pub(crate) fn anywhere(&self) -> Self {
+        Self::compiled(format!("**/{}", self.written), true)
+    }
+}
+
+/// Puts in the place of each slash a byte that has no meaning in a glob, and that texts do not have.
+fn hide_slashes(text: &mut [u8]) {
+    for byte in text.iter_mut().filter(|byte| **byte == b'/') {
+        *byte = 1;
     }
 }
 
 /// The globs that a text with `\xNN` can mean: the four characters, as they are in names that systemd has escaped; or the byte, as
 /// [`escape::encode`] shows those that are not printable. A text without is one glob.
-fn readings(written: &str) -> Vec<String> {
-    let digits = |rest: &str| {
-        let digits = rest.strip_prefix("\\x")?.get(..2)?;
-        u8::from_str_radix(digits, 16)
-            .ok()
-            .filter(|_| !digits.starts_with('+'))
+fn readings(written: &str) -> Vec<Vec<u8>> {
+    let digits = |rest: &[u8]| {
+        let digits = rest.strip_prefix(b"\\x")?.get(..2)?;
+        let digits = digits.iter().all(u8::is_ascii_hexdigit).then_some(digits)?;
+        u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()
     };
-    let (mut characters, mut bytes) = (String::new(), Vec::new());
-    let mut rest = written;
+    let (mut characters, mut bytes) = (Vec::new(), Vec::new());
+    let mut rest = written.as_bytes();
     let mut found = false;
-    while let Some(c) = rest.chars().next() {
-        let mut length = c.len_utf8();
-        let start = characters.len();
-        match digits(rest) {
-            Some(byte) => {
-                (found, length) = (true, r"\xNN".len());
-                characters.push('\\');
-                characters.push_str(rest.get(..length).unwrap_or_default());
-                match byte {
-                    b'\\' => bytes.extend(b"\\\\"),
-                    // It would stand there as it is.
-                    b' '..=b'~' => {
-                        bytes.extend(characters.get(start..).unwrap_or_default().bytes())
-                    }
-                    byte => bytes.push(byte),
-                }
-            }
-            None => {
-                // An escaped character stays one.
-                if c == '\\' {
-                    length += rest.chars().nth(1).map_or(0, char::len_utf8);
-                }
-                let text = rest.get(..length).unwrap_or_default();
-                characters.push_str(text);
-                bytes.extend(text.bytes());
-            }
+    while let Some(&first) = rest.first() {
+        let byte = digits(rest);
+        let length = match (byte, first) {
+            (Some(_), _) => r"\xNN".len(),
+            // An escaped character stays one.
+            (None, b'\\') => rest.len().min(2),
+            (None, _) => 1,
+        };
+        let (mut text, left) = rest.split_at(length);
+        rest = left;
+        if byte.is_none() && matches!(text, [b'\\', letter] if letter.is_ascii_alphabetic()) {
+            // A letter stands for itself, not for a control character.
+            text = &text[1..];
         }
-        rest = rest.get(length..).unwrap_or_default();
+        if byte.is_some() {
+            found = true;
+            characters.push(b'\\');
+        }
+        characters.extend(text);
+        match byte {
+            Some(b'\\') => bytes.extend(br"\\"),
+            // It would stand there as it is.
+            Some(b' '..=b'~') => {
+                bytes.push(b'\\');
+                bytes.extend(text);
+            }
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend(text),
+        }
     }
-    if !found {
-        return vec![written.to_owned()];
+    if !found || bytes == characters {
+        return vec![characters];
     }
-    let bytes = String::from_utf8(bytes).ok();
-    let mut readings = vec![characters];
-    readings.extend(bytes.filter(|bytes| *bytes != readings[0]));
-    readings
+    vec![characters, bytes]
 }
 
-fn compile(patterns: &[String], separates: bool) -> Result<GlobSet, String> {
-    let why = |e: globset::Error| match e.kind() {
-        ErrorKind::Regex(_) => {
-            "as a regular expression it is too large, or nested too deeply".to_owned()
-        }
-        kind => kind.to_string(),
-    };
-    let glob = |pattern: &String| {
-        GlobBuilder::new(pattern)
-            .literal_separator(separates)
-            .backslash_escape(true)
-            .build()
-    };
-    let globs: Result<Vec<_>, _> = patterns.iter().map(glob).collect();
-    GlobSet::new(globs.map_err(why)?).map_err(why)
-}
-
-/// How many braces stand within each other. Those in a class `[{]` count, too.
-fn depth(pattern: &str) -> usize {
-    let (mut now, mut most, mut escaped) = (0_usize, 0, false);
-    for byte in pattern.bytes() {
+/// How many texts the braces of `glob` stand for, at most.
+fn texts(glob: &str) -> usize {
+    let (mut product, mut open, mut escaped) = (1_usize, Vec::new(), false);
+    for byte in glob.bytes() {
         match byte {
             _ if escaped => {}
-            b'{' => now += 1,
-            b'}' => now = now.saturating_sub(1),
+            b'{' => open.push(1_usize),
+            b',' => open.iter_mut().rev().take(1).for_each(|count| *count += 1),
+            b'}' => product = product.saturating_mul(open.pop().unwrap_or(1)),
             _ => {}
         }
         escaped = byte == b'\\' && !escaped;
-        most = most.max(now);
     }
-    most
+    product
 }
 
 #[cfg(test)]
@@ -429,10 +437,11 @@ mod tests {
             rule.is_match(Path::new(path))
         };
         assert!(matches("{a,{b,{c,{d,{e,{f,{g,{h,i}}}}}}}}", "i"));
-        for part in ["[!a]", "?", "**/", "{b,}", "*", "\\{", "é"] {
+        for part in ["[!a]", "?", "**/", "*", "\\{", "é"] {
             let rule = Pattern::new(&part.repeat(1024 / part.len()));
             assert!(rule.is_ok(), "{part}: {rule:?}");
         }
+        assert!(matches(&"{b,}".repeat(8), "bbb") && Pattern::new(&"{b,}".repeat(9)).is_err());
         assert!(matches(&"?".repeat(1024), &"x".repeat(1024)));
         assert!(matches("é*", "ér"));
         let bytes: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"a/\n\xff.x");
