@@ -24,7 +24,7 @@ pub fn bfq_disks(sys_block: &Path) -> std::io::Result<Vec<String>> {
         .filter(|disk| scheduler(&disk.path()).as_deref() == Some("bfq"))
         .map(|disk| disk.file_name().to_string_lossy().into_owned())
         .collect();
-    names.sort();
+    names.sort_unstable();
     Ok(names)
 }
 

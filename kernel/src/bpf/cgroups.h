@@ -145,7 +145,7 @@ struct cpu_cache {
 	u64 file_ops;
 	u64 padding[6];
 };
-struct cpu_cache cpu_caches[CPU_CACHES] SEC(".data.cpu_caches");
+struct cpu_cache cpu_caches[CPU_CACHES] SEC(".bss.cpu_caches");
 
 static __always_inline void count_drop(enum drop drop)
 {

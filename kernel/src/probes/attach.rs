@@ -26,7 +26,7 @@ use crate::cgroup::CgroupId;
 const SKIPPED_PERIOD: Duration = Duration::from_secs(1);
 
 /// The map of that name.
-const CPU_CACHES_MAP: &str = ".data.cpu_caches";
+const CPU_CACHES_MAP: &str = ".bss.cpu_caches";
 
 /// The probes, attached until this is dropped.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl IoProbes {
             }
         }
         all.append(&mut shared);
-        all.sort_by_key(|one| one.probe);
+        all.sort_unstable_by_key(|one| one.probe);
         all
     }
 
