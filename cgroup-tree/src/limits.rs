@@ -176,7 +176,7 @@ impl CgroupQuota {
 /// The names of a few, sorted, and how many more there are.
 fn named(ids: &HashSet<CgroupId>, path: impl Fn(CgroupId) -> String) -> (Vec<String>, usize) {
     let mut named: Vec<String> = ids.iter().map(|id| path(*id)).collect();
-    named.sort();
+    named.sort_unstable();
     let more = named.len().saturating_sub(MAX_NAMED);
     named.truncate(MAX_NAMED);
     (named, more)

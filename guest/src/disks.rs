@@ -48,7 +48,7 @@ pub(crate) fn disks(sys_block: &Path) -> Vec<Disk> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .take(MAX_DISKS)
         .collect();
-    paths.sort();
+    paths.sort_unstable();
     paths.iter().filter_map(|path| disk(path)).collect()
 }
 

@@ -75,7 +75,7 @@ pub fn vms() -> Vec<Found> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(vm)
         .collect();
-    found.sort_by_key(|vm| vm.process);
+    found.sort_unstable_by_key(|vm| vm.process);
     found
 }
 
@@ -83,7 +83,7 @@ pub fn vms() -> Vec<Found> {
 /// then those of each user in turn, the oldest first. Any service can start processes that look like VMs, and so can root of a container: they
 /// take no place from libvirt's, and from another user's at most half.
 pub(crate) fn put_in_turn(vms: &mut Vec<Found>) {
-    vms.sort_by_key(|vm| (vm.process.start, vm.process.pid));
+    vms.sort_unstable_by_key(|vm| (vm.process.start, vm.process.pid));
     let mut of_user: HashMap<u32, usize> = HashMap::new();
     let turns = vms.drain(..).map(|vm| {
         let before = of_user.entry(vm.uid).or_default();

@@ -62,7 +62,7 @@ pub(crate) fn images(pid: u32) -> Vec<Image> {
         .filter_map(|entry| image(&entry.path(), &mut seen))
         .take(MAX_IMAGES)
         .collect();
-    images.sort_by(|a, b| a.path.cmp(&b.path));
+    images.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     images
 }
 

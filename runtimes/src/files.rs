@@ -167,7 +167,7 @@ impl Files {
             .take(MAX_ENTRIES)
             .filter_map(|entry| Some(entry.file_name().to_str().ok()?.to_owned()))
             .collect();
-        names.sort();
+        names.sort_unstable();
         names
     }
 

@@ -243,7 +243,7 @@ pub fn nearest(status: &Status, name: &str) -> Vec<String> {
         t => t.display_name(),
     });
     let mut names: Vec<(f64, String)> = names.map(|name| (alike(&name), name)).collect();
-    names.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    names.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
     let names = names.into_iter().take(NEAREST);
     names.map(|(_, name)| name).collect()
 }

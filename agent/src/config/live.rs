@@ -43,7 +43,7 @@ impl Config {
             all.extend([file, directory.unwrap_or(Path::new("."))]);
         }
         all.extend(drop_ins.exists().then_some(drop_ins.as_path()));
-        all.sort();
+        all.sort_unstable();
         all.dedup();
         let errors: Vec<TomlError> = all.into_iter().filter_map(foreign).collect();
         match errors.is_empty() {

@@ -134,7 +134,7 @@ fn drop_ins(dir: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TomlError> {
     let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .collect();
-    files.sort();
+    files.sort_unstable();
     Ok(files
         .into_iter()
         .partition(|p| p.extension().is_some_and(|e| e == "toml")))

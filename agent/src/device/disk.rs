@@ -91,7 +91,7 @@ pub fn block_devices(sys: &Path) -> Result<Vec<BlockDevice>, NoDisk> {
             Some((name, found))
         })
         .collect();
-    devices.sort_by(|(a, _), (b, _)| a.cmp(b));
+    devices.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     Ok(devices)
 }
 

@@ -222,7 +222,7 @@ fn list(block: &Path) -> Option<Vec<(OsString, u64)>> {
         .into_iter()
         .map(|entry| (entry.file_name(), entry.ino()))
         .collect();
-    listing.sort();
+    listing.sort_unstable();
     Some(listing)
 }
 

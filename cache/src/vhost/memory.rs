@@ -222,7 +222,7 @@ impl MemorySlots {
             file,
             _share: share,
         });
-        self.slots.sort_by_key(|slot| slot.region.guest);
+        self.slots.sort_unstable_by_key(|slot| slot.region.guest);
         Ok(())
     }
 

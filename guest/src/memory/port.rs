@@ -23,7 +23,7 @@ pub(super) fn find(sys: &Path, dev: &Path) -> Option<PathBuf> {
         .filter(|port| is_ours(&port.path()))
         .map(|port| dev.join(port.file_name()))
         .collect();
-    ours.sort();
+    ours.sort_unstable();
     ours.into_iter().next()
 }
 

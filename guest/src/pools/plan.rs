@@ -67,7 +67,7 @@ pub(crate) fn plan(
     let all = kept.keys().chain(&new).copied().collect();
     let parts = weights(members, &all, unmanaged);
     let weight_of = |id: &CgroupId| parts.of.get(id).copied();
-    new.sort_by_key(|id| (std::cmp::Reverse(weight_of(id)), *id));
+    new.sort_unstable_by_key(|id| (std::cmp::Reverse(weight_of(id)), *id));
     new.truncate(pools.limit.saturating_sub(kept.len()));
     let wanted = kept.keys().copied().chain(new.iter().copied()).collect();
     let weights = weights(members, &wanted, unmanaged);
