@@ -22,6 +22,6 @@ mod tests;
 pub use follow::memory_low;
 pub use justitia_runtimes::{Identity, Resolver, is_unit_name};
 pub use limits::MAX_DEPTH;
-pub use node::Node;
+pub use node::{Node, Protection};
 pub use rules::{Matches, Override, Pattern, Rule, Subject, overrides};
 pub use tree::{CgroupTree, Changes};

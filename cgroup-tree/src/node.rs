@@ -13,6 +13,37 @@ use justitia_share::Weight;
 use crate::inquiry::Inquiry;
 use crate::rules::Override;
 
+/// `memory.low` and `memory.min`, bytes. The kernel gives a cgroup of each no more than its parent has (`effective_protection` in
+/// mm/page_counter.c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protection {
+    /// `memory.low`.
+    pub low: u64,
+    /// `memory.min`.
+    pub min: u64,
+}
+
+impl Protection {
+    /// What the root leaves to the cgroups right below it.
+    pub const ROOT: Self = Self {
+        low: u64::MAX,
+        min: u64::MAX,
+    };
+
+    /// Each, but at most that of `cap`.
+    #[must_use]
+    pub fn at_most(self, cap: Self) -> Self {
+        Self {
+            low: self.low.min(cap.low),
+            min: self.min.min(cap.min),
+        }
+    }
+
+    fn most(self) -> u64 {
+        self.low.max(self.min)
+    }
+}
+
 /// A managed cgroup. `M` is the state that the user of the tree keeps of its memory.
 #[derive(Debug)]
 pub struct Node<M> {
@@ -208,44 +239,35 @@ impl<M> Node<M> {
     }
 
     /// The cache that it keeps before anything is divided by weight, and what a delegatee requests for it among its
-    /// siblings, bytes. `min` is its `memory.min`; `other` its memory that is no cache, which `memory.low` and `memory.min`
-    /// cover as well.
+    /// siblings, bytes. `min` is its `memory.min`, `cap` what its ancestors leave it; `other` its memory that is no cache, which
+    /// `memory.low` and `memory.min` cover as well.
     #[must_use]
-    pub fn minimums(&self, min: u64, other: u64) -> (u64, u64) {
+    pub fn minimums(&self, min: u64, cap: Protection, other: u64) -> (u64, u64) {
         let configured = self.overrides.min_cache.unwrap_or(0);
+        let of_operator = self.operators_minimum(min, cap).saturating_sub(other);
+        if !self.in_delegation {
+            return (configured.max(of_operator), 0);
+        }
         // In a delegated subtree the delegatee chooses the names, and so how many cgroups a rule of the configuration
         // matches: there the rule is a request, too.
-        let (mut minimum, mut requested) = if self.in_delegation {
-            (0, configured)
-        } else {
-            (configured, 0)
-        };
-        let settings = [
-            (self.external_low, self.low_author),
-            (min, self.author_of_min(min)),
-        ];
-        for (set, author) in settings {
-            let cache = set.saturating_sub(other);
-            match author {
-                Ownership::Admin => minimum = minimum.max(cache),
-                Ownership::Delegatee if self.in_delegation => requested = requested.max(cache),
-                Ownership::Delegatee => {}
-            }
-        }
-        (minimum, requested)
+        let requested = self.set_by(Ownership::Delegatee, min).most();
+        (of_operator, configured.max(requested.saturating_sub(other)))
     }
 
-    /// What its operator has it keep of all its memory, bytes; `min` is its `memory.min`.
+    /// What its operator has it keep of all its memory, bytes; `min` is its `memory.min`, `cap` what its ancestors leave it.
     #[must_use]
-    pub fn operators_minimum(&self, min: u64) -> u64 {
-        let settings = [
-            (self.external_low, self.low_author),
-            (min, self.author_of_min(min)),
-        ];
-        let of_operator = settings
-            .iter()
-            .filter(|(_, author)| *author == Ownership::Admin);
-        of_operator.map(|(set, _)| *set).max().unwrap_or(0)
+    pub fn operators_minimum(&self, min: u64, cap: Protection) -> u64 {
+        self.set_by(Ownership::Admin, min).at_most(cap).most()
+    }
+
+    /// What this author has set; `min` is its `memory.min`.
+    #[must_use]
+    pub fn set_by(&self, author: Ownership, min: u64) -> Protection {
+        let by = |of, set| if of == author { set } else { 0 };
+        Protection {
+            low: by(self.low_author, self.external_low),
+            min: by(self.author_of_min(min), min),
+        }
     }
 
     /// The author of `memory.min`, if it is above 0.

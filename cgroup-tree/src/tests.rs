@@ -85,7 +85,7 @@ impl Fixture {
 
     /// In MiB.
     fn minimums(&self, path: &str) -> (u64, u64) {
-        let (minimum, requested) = self.node(path).minimums(0, 0);
+        let (minimum, requested) = self.node(path).minimums(0, Protection::ROOT, 0);
         (minimum / MIB, requested / MIB)
     }
 

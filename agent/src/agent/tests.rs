@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use justitia_api::{EstimateBasis, ReclaimExemption, TenantKind, WeightSource};
@@ -98,6 +99,34 @@ fn an_inner_node_protects_what_its_leaves_do_and_the_unmanaged_tenant_nothing() 
     let protected: Vec<u64> = tenants.iter().map(|t| t.protected / MIB).collect();
     assert_eq!(protected, [80, 30, 50, 0]);
     assert!(tenants[0].entitlement > 80 * MIB);
+}
+
+/// Docker's `--memory-reservation` below a slice that has no `memory.low`: the kernel gives the container none.
+#[test]
+fn a_minimum_counts_as_far_as_every_cgroup_above_has_one() {
+    const MIB: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    for (path, low) in [("bare", 0), ("bare/db", 6), ("kept", 4), ("kept/db", 6)] {
+        let path = dir.path().join(path);
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("cgroup.controllers"), "memory\n").unwrap();
+        std::fs::write(path.join("memory.low"), format!("{}\n", low * MIB)).unwrap();
+    }
+    let mut agent = observer(dir.path());
+    for id in agent.monitor.cgroups.breadth_first() {
+        agent.monitor.cgroups.read_low(id);
+    }
+    agent.tick(Instant::now()).unwrap();
+    for (path, minimum) in [("bare/db", 0), ("kept", 4), ("kept/db", 4)] {
+        let cgroups = &agent.monitor.cgroups;
+        let nodes = cgroups.breadth_first().into_iter();
+        let node = nodes.filter_map(|id| cgroups.get(id));
+        let mut found = node.filter(|node| node.cgroup.path() == Path::new(path));
+        let key = Key::Cgroup(found.next().unwrap().cgroup.id());
+        let mut tenants = agent.snapshot.tenants.values();
+        let tenant = tenants.find(|tenant| tenant.key == key).unwrap();
+        assert_eq!(tenant.minimum, minimum * MIB, "{path}");
+    }
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use justitia_api::{ReclaimExemption, WeightSource};
-use justitia_kernel::cgroup::CgroupId;
+use justitia_cgroup_tree::Protection;
+use justitia_kernel::cgroup::{CgroupId, Ownership};
 use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{NodeId, Tree};
 
@@ -120,12 +121,23 @@ impl Monitor {
         }
     }
 
+    /// The protection that the ancestors of a cgroup leave it, as their operators have set it: the kernel gives no cgroup more. What
+    /// this agent has set is not among that.
+    fn left_to(&self, node: &Node) -> Protection {
+        let parent = |node: &Node| self.cgroups.get(node.parent?);
+        std::iter::successors(parent(node), |node| parent(node))
+            .fold(Protection::ROOT, |cap, node| {
+                cap.at_most(node.set_by(Ownership::Admin, node.memory.limits.min))
+            })
+    }
+
     /// The anonymous memory of a tenant that may be swapped out: what is above its minimums, as far as there is swap for it.
     /// [`bound_swappable`] adds what the cgroups above it allow.
     fn swappable(&self, node: &Node) -> u64 {
         let memory = &node.memory;
         let used = memory.file + memory.slab + memory.other;
-        let above = used.saturating_sub(node.operators_minimum(memory.limits.min));
+        let above =
+            used.saturating_sub(node.operators_minimum(memory.limits.min, self.left_to(node)));
         let swap = memory.limits.swap_max.saturating_sub(memory.swap);
         let all = if self.features.swappiness {
             memory.swappable
@@ -155,7 +167,7 @@ impl Monitor {
                     tenant.orphaned = tenant.own;
                 }
                 (tenant.minimum, tenant.requested_protection) =
-                    node.minimums(node.memory.limits.min, tenant.other);
+                    node.minimums(node.memory.limits.min, self.left_to(node), tenant.other);
                 has_unmanaged |= node.has_unmanaged_children();
             }
             if has_unmanaged {

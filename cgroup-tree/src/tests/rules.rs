@@ -184,7 +184,7 @@ fn shown(seen: &Fixture) -> Vec<String> {
             format!(
                 "{} {:?} {:?} delegated: {} excluded: {excluded:?}",
                 node.cgroup.path().display(),
-                node.minimums(0, 0),
+                node.minimums(0, Protection::ROOT, 0),
                 seen.0.weight(node),
                 node.in_delegation,
             )
