@@ -136,6 +136,8 @@ pub struct Tenant {
     pub paged_in: u64,
     /// For how long it has used neither CPU nor its working set.
     pub idle_for: Duration,
+    /// For how long it has not read its working set, whatever else it did.
+    pub unused_for: Duration,
     /// File pages that processes have mapped, at most; the probes do not see accesses to them.
     pub mapped: u64,
     /// File pages that it had when it was first seen, and that nothing has replaced since; 0 once its accesses have been

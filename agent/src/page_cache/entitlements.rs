@@ -24,8 +24,8 @@ pub struct Entitlements {
     pub entitled: Vec<u64>,
     /// Of inner nodes: what their own orphaned pages keep of that.
     pub orphaned: Vec<u64>,
-    /// Of leaves: the part of it that is protected from the kernel's reclaim, which is what the tenant demands; its slab is
-    /// not. What an inner node protects is the sum of its leaves'.
+    /// Of leaves: the part of it that is protected from the kernel's reclaim: what the tenant uses, and while that is not known what
+    /// it demands; its slab is not. What an inner node protects is the sum of its leaves'.
     pub protected: Vec<u64>,
 }
 
@@ -63,7 +63,10 @@ impl Entitlements {
             .zip(tenants.values())
             .zip(&entitled)
             .map(|((demand, tenant), entitled)| {
-                demand.total.min(entitled.saturating_sub(tenant.slab))
+                let known = policy.demand == DemandModel::Use && !is_unsure(tenant);
+                let used = demand.working_set.max(demand.minimum);
+                let keeps = if known { used } else { demand.total };
+                keeps.min(entitled.saturating_sub(tenant.slab))
             })
             .collect();
         Self {
@@ -82,11 +85,17 @@ impl Entitlements {
 
 /// What each tenant gets, and what orphaned pages get: of a cgroup's as one more child of it; of the unmanaged tenant's as
 /// one more top-level cgroup, but it is counted as that tenant's.
+///
+/// A tenant whose accesses do not tell yet what it uses may use all that it holds and reads: it has its share beside the working
+/// sets of resting tenants.
 fn divide(tenants: &Tree<Tenant>, demands: &Tree<Demand>, capacity: u64) -> (Vec<u64>, Vec<u64>) {
     let mut all = demands.clone();
     let mut of = Vec::new();
     for (id, tenant) in tenants.iter() {
         let below = (!tenants.is_leaf(id)).then_some(id);
+        if below.is_none() && is_unsure(tenant) {
+            all[id].working_set = all[id].total;
+        }
         if let Some(demand) = orphaned(tenant)
             && (below.is_some() || tenant.key == Key::Unmanaged)
         {
@@ -136,8 +145,7 @@ pub(super) fn demand(tenant: &Tenant, leaf: bool, share: u64, policy: &Policy) -
     let unreclaimable = if leaf { tenant.unreclaimable } else { 0 };
     let minimum = tenant.minimum.min(tenant.cache).max(unreclaimable);
     let held = tenant.own.saturating_sub(tenant.orphaned);
-    let unsure = tenant.working_set.observed_for < MIN_OBSERVATION;
-    let keeps = if policy.demand == DemandModel::Usage || unsure {
+    let keeps = if policy.demand == DemandModel::Usage || is_unsure(tenant) {
         held
     } else {
         0
@@ -153,16 +161,31 @@ pub(super) fn demand(tenant: &Tenant, leaf: bool, share: u64, policy: &Policy) -
         (true, true) => (working_set, working_set.max(keeps)),
     };
     let working_set = working_set.min(tenant.limit);
-    let rests = tenant.idle_for.as_secs_f64() >= RESTS_AFTER;
+    // The probes do not see accesses to mapped pages: they are in use unless nothing runs.
+    let in_use = match (rests(tenant.unused_for), rests(tenant.idle_for)) {
+        (false, _) => working_set,
+        (true, false) => working_set.min(tenant.mapped),
+        (true, true) => 0,
+    };
     Demand {
         weight: tenant.weight,
         sums_weights: !leaf && tenant.sums_weights,
         minimum,
-        in_use: if rests { 0 } else { working_set },
+        in_use,
         requested_protection: tenant.requested_protection.min(tenant.cache),
         working_set,
         total: total.min(tenant.limit).max(minimum),
     }
+}
+
+/// Whether the accesses of a tenant have not been observed for long enough to tell what it uses.
+fn is_unsure(tenant: &Tenant) -> bool {
+    tenant.working_set.observed_for < MIN_OBSERVATION
+}
+
+/// Whether a tenant that has been idle for this time rests: none of its working set is in use.
+pub(super) fn rests(idle_for: Duration) -> bool {
+    idle_for.as_secs_f64() >= RESTS_AFTER
 }
 
 /// What the orphaned pages of an inner node demand, as one more child of it: those in use are a working set, and what
@@ -170,7 +193,7 @@ pub(super) fn demand(tenant: &Tenant, leaf: bool, share: u64, policy: &Policy) -
 pub(super) fn orphaned(tenant: &Tenant) -> Option<Demand> {
     (tenant.orphaned_lately > 0).then(|| Demand {
         in_use: tenant.orphaned_in_use,
-        working_set: tenant.orphaned_in_use,
+        working_set: tenant.orphaned_lately,
         total: tenant.orphaned_lately,
         ..Demand::unlimited(Weight::default())
     })

@@ -32,6 +32,7 @@ pub(crate) fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
         growing: true,
         paged_in: 1 << 40,
         idle_for: Duration::ZERO,
+        unused_for: Duration::ZERO,
         mapped: 0,
         unseen: 0,
         working_set: WorkingSet::default(),

@@ -13,7 +13,8 @@ use justitia_share::curve::{
 };
 use justitia_share::num::{to_f64, to_u64};
 
-use super::memory_sampler::CgroupTree;
+use super::entitlements;
+use super::memory_sampler::{CgroupTree, MemorySampler};
 use crate::model::WorkingSet;
 use crate::monitor::{DueQueue, thread_cpu};
 
@@ -73,6 +74,8 @@ pub struct Reuse {
     working_set: f64,
     /// When it last used its working set.
     used_at: Option<Instant>,
+    /// For how long its counts have not decayed.
+    rested: Duration,
 }
 
 impl Reuse {
@@ -88,11 +91,13 @@ impl Reuse {
             shift: first_shift(held / BLOCK),
             working_set: 0.0,
             used_at: None,
+            rested: Duration::ZERO,
         }
     }
 
-    /// Takes over the counts by now. `capacity` is the largest cache that a tenant can have, bytes.
-    pub fn record(&mut self, mut counts: ReuseCounts, capacity: u64, now: Instant) {
+    /// Takes over the counts by now. `capacity` is the largest cache that a tenant can have, bytes. `rests`: the tenant has
+    /// rested since the last time, so nothing has taken the place of what it used before: the counts do not decay.
+    pub fn record(&mut self, mut counts: ReuseCounts, capacity: u64, rests: bool, now: Instant) {
         let new = counts.reuse.since(&self.before.reuse);
         let capacity = to_u64(to_f64(capacity) / block(&counts));
         let shift = next_shift(SamplerUse {
@@ -105,7 +110,13 @@ impl Reuse {
         let elapsed = now.saturating_duration_since(self.at);
         // Only counts are compared with the next ones.
         let lookbacks = std::mem::take(&mut counts.lookbacks);
-        self.recent.add(&new, lookbacks, elapsed);
+        let ages = if rests { Duration::ZERO } else { elapsed };
+        self.rested = if rests {
+            self.rested + elapsed
+        } else {
+            Duration::ZERO
+        };
+        self.recent.add(&new, lookbacks, ages);
         if shift < self.shift {
             self.recent.restart_observation();
         }
@@ -139,7 +150,7 @@ impl Reuse {
     pub fn status(&self) -> Option<CurveStatus> {
         // A steady rate of 1 a second adds up to this, as counts decay.
         let seconds = HALF_LIFE.mean_life().as_secs_f64();
-        let accesses = self.curve.accesses() / seconds;
+        let accesses = self.curve.accesses() / seconds * HALF_LIFE.decay(self.rested);
         let bytes = |blocks: f64| to_u64(blocks * block(&self.before));
         (accesses >= MIN_RATE).then(|| CurveStatus {
             accesses,
@@ -249,6 +260,16 @@ impl ReuseSampler {
         self.get(id).and_then(Reuse::idle_for)
     }
 
+    /// For how long a tenant with these counters has not read its working set: one that pages anything in does, and where its
+    /// accesses are not sampled one that is not idle.
+    #[must_use]
+    pub fn unused_for(&self, id: CgroupId, memory: &MemorySampler, now: Instant) -> Duration {
+        if memory.growing(now) {
+            return Duration::ZERO;
+        }
+        self.idle_for(id).unwrap_or_else(|| memory.idle_for(now))
+    }
+
     /// A tenant's accesses, where they are sampled.
     #[must_use]
     pub fn get(&self, id: CgroupId) -> Option<&Reuse> {
@@ -335,7 +356,8 @@ impl ReuseSampler {
         now: Instant,
     ) -> Option<Duration> {
         let tenant = self.tenants.get_mut(&id)?;
-        let alone = cgroups.get(id).is_some_and(|node| is_alone(&node.cgroup));
+        let node = cgroups.get(id);
+        let alone = node.is_some_and(|node| is_alone(&node.cgroup));
         let mut counts = read_counts(probes, tenant.curve)?;
         let before = tenant.accesses.all;
         let of_itself = block_accesses(probes, id).filter(|_| alone);
@@ -347,7 +369,9 @@ impl ReuseSampler {
             MIN_PERIOD
         };
         let shift = tenant.reuse.shift();
-        tenant.reuse.record(counts, capacity, now);
+        let grows = node.is_some_and(|node| node.memory.growing(now));
+        let rests = !grows && tenant.reuse.idle_for().is_some_and(entitlements::rests);
+        tenant.reuse.record(counts, capacity, rests, now);
         let (curve, period, next) = (tenant.curve, tenant.period, tenant.reuse.shift());
         if next != shift {
             self.request(probes, &[(id, Some((curve, next)))]);

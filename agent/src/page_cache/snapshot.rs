@@ -111,6 +111,11 @@ impl Monitor {
             } else {
                 Duration::ZERO
             },
+            unused_for: if leaf {
+                self.reuse.unused_for(id, memory, now)
+            } else {
+                Duration::ZERO
+            },
             mapped: memory.mapped,
             unseen: memory.unseen(&working_set, now),
             working_set,

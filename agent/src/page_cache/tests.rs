@@ -413,6 +413,7 @@ fn any_tenant() -> impl Strategy<Value = Tenant> {
                     populated,
                     growing,
                     idle_for: Duration::from_secs(idle),
+                    unused_for: Duration::from_secs(idle),
                     unreclaimable: unreclaimable.min(file) * MIB,
                     exempt: exempt.then_some(ReclaimExemption::NoProgress),
                     ..leaf(id, weight, file)

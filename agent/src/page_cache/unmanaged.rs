@@ -173,6 +173,7 @@ impl Unmanaged {
             growing: self.grew && idle_for < GROWING,
             paged_in: 0,
             idle_for,
+            unused_for: idle_for,
             mapped: 0,
             unseen: 0,
             working_set: WorkingSet::default(),

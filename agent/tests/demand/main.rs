@@ -11,6 +11,7 @@
 mod capped;
 mod machine;
 mod mixtures;
+mod rest;
 
 use justitia_agent::page_cache::Policy;
 use machine::loads::{hot, once, paced, round, skewed, stream, then, times};

@@ -11,7 +11,7 @@ fn reader() -> (Reuse, ReuseCounts, Instant) {
     for second in 0..180 {
         now += Duration::from_secs(1);
         read(&mut counts, 600, second < 10);
-        reuse.record(counts.clone(), CAPACITY, now);
+        reuse.record(counts.clone(), CAPACITY, false, now);
     }
     (reuse, counts, now)
 }
@@ -34,7 +34,7 @@ fn of_sparse_blocks_the_pages_in_use_are_the_working_set() {
     for _ in 0..5 {
         now += Duration::from_secs(1);
         read(&mut counts, 600, false);
-        reuse.record(counts.clone(), CAPACITY, now);
+        reuse.record(counts.clone(), CAPACITY, false, now);
     }
     for (found, whole) in [(reuse.working_set().bytes, whole), (size(&reuse), curve)] {
         assert!(
@@ -52,7 +52,7 @@ fn of_sparse_blocks_the_pages_in_use_are_the_working_set() {
         now += Duration::from_secs(1);
         counts.reuse.accesses += 6000;
         (0..6000).for_each(|_| counts.reuse.count(Some(40_000), 1));
-        sparse.record(counts.clone(), CAPACITY, now);
+        sparse.record(counts.clone(), CAPACITY, false, now);
     }
     let blocks = sparse.working_set().bytes / (BLOCK / 16);
     assert!((40_000..50_000).contains(&blocks), "{blocks}");
@@ -70,12 +70,33 @@ fn a_tenant_that_reads_little_of_its_set_is_idle() {
         for _ in 0..20 {
             now += Duration::from_secs(1);
             read(&mut counts, blocks, false);
-            reuse.record(counts.clone(), CAPACITY, now);
+            reuse.record(counts.clone(), CAPACITY, false, now);
         }
         let idle = reuse.idle_for().unwrap();
         assert_eq!(idle == Duration::ZERO, uses, "{blocks}: {idle:?}");
         assert_eq!(idle == Duration::from_secs(20), !uses, "{blocks}: {idle:?}");
     }
+}
+
+#[test]
+fn a_tenant_that_rests_keeps_its_working_set_until_it_uses_another() {
+    let (mut reuse, mut counts, mut now) = reader();
+    let set = reuse.working_set().bytes;
+    for _ in 0..360 {
+        now += Duration::from_secs(10);
+        reuse.record(counts.clone(), CAPACITY, true, now);
+    }
+    assert_eq!(reuse.working_set().bytes, set);
+    // It is not told to access anything.
+    assert!(reuse.status().is_none());
+    for _ in 0..600 {
+        now += Duration::from_secs(1);
+        counts.reuse.accesses += 100;
+        (0..100).for_each(|_| counts.reuse.count(Some(50), 1));
+        reuse.record(counts.clone(), CAPACITY, false, now);
+    }
+    let set = reuse.working_set().bytes / BLOCK;
+    assert!((50..70).contains(&set), "{set} blocks");
 }
 
 /// An excluded cgroup is made below it, and removed; then its own counter begins anew.
@@ -98,7 +119,7 @@ fn a_working_set_stays_when_accesses_are_counted_another_way() {
         sampled += if excluded { 50 } else { 0 };
         let of_itself = (!excluded && second != 150).then_some(own);
         counts.reuse.accesses = accesses.record(of_itself, sampled);
-        reuse.record(counts.clone(), CAPACITY, now);
+        reuse.record(counts.clone(), CAPACITY, false, now);
         let set = reuse.working_set().bytes / BLOCK;
         let known = second < 90 || (6_000..7_500).contains(&set);
         assert!(known, "after {second} s: {set} blocks");

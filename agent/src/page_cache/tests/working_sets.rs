@@ -27,7 +27,8 @@ fn sets_in_use_come_before_those_of_resting_tenants_and_these_before_data_read_o
             seen(0, leaf(3, growing_weight, 10)),
         ];
         tenants[1].growing = false;
-        tenants[1].idle_for = Duration::from_secs(idle);
+        tenants[1].unused_for = Duration::from_secs(idle);
+        tenants[1].idle_for = tenants[1].unused_for;
         let entitlements = Entitlements::of(&snapshot(2, tenants), &Policy::default());
         (entitlements.capacity, entitlements.entitled)
     };

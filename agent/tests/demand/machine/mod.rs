@@ -88,6 +88,8 @@ pub(crate) struct Machine {
     /// The kernel's costs, pages: what came back, and what was swapped out; they fade.
     file_cost: f64,
     anon_cost: f64,
+    /// File pages that came back; they fade.
+    refaulted: f64,
 }
 
 impl Machine {
@@ -109,6 +111,7 @@ impl Machine {
             agent_from: 0,
             file_cost: 0.0,
             anon_cost: 0.0,
+            refaulted: 0.0,
         }
     }
 
@@ -152,6 +155,7 @@ impl Machine {
                 self.clocks.pop_front();
             }
             self.file_cost *= 0.99;
+            self.refaulted *= 0.99;
             self.anon_cost *= 0.99;
             self.tenants_work();
             self.step += 1;
@@ -239,10 +243,17 @@ impl Machine {
     fn execute(&mut self, i: usize, op: Op) -> bool {
         self.clock += 1;
         let seed = self.seed.rotate_left(40);
+        // What could have stayed, had the tenant's active list and its anonymous memory made room.
+        let swap = self.swap_free() > 0;
         let tenant = &mut self.tenants[i];
-        let refaulted = tenant.refaulted();
-        let missed = tenant.execute(op, self.clock, self.step, |block| mixed(block ^ seed));
-        self.file_cost += (tenant.refaulted() - refaulted) as f64;
+        let anon = if swap { tenant.anon.pages() } else { 0 };
+        let recent = tenant.file.active_pages() + anon;
+        let before = (tenant.refaulted(), tenant.refault_recent);
+        let missed = tenant.execute(op, self.clock, self.step, recent, |block| {
+            mixed(block ^ seed)
+        });
+        self.refaulted += (tenant.refaulted() - before.0) as f64;
+        self.file_cost += (tenant.refault_recent - before.1) as f64;
         if missed && matches!(op, Op::Touch(_)) {
             self.anon_cost += 16.0;
         }
@@ -328,7 +339,7 @@ impl Machine {
         for (group, tenant) in leaves {
             tree.push(group.map(|group| nodes[group]), tenant);
         }
-        let refaulted = justitia_share::num::to_u64(self.file_cost) * PAGE_SIZE;
+        let refaulted = justitia_share::num::to_u64(self.refaulted) * PAGE_SIZE;
         let memory = Memory {
             total: self.size * PAGE_SIZE * 10 / 7,
             cache: self.cache() * PAGE_SIZE,

@@ -1,12 +1,13 @@
 //! A tenant of the machine: its load, its memory, and what the agent's own sampler makes of its counters.
 
-use std::collections::HashSet;
-use std::time::Instant;
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use justitia_agent::model::{Key, Tenant};
 use justitia_agent::page_cache::{
     MemoryCounters, MemorySampler, RECENT_ACCESSES, Reuse, ReuseCounts,
 };
+use justitia_api::RESTS_AFTER;
 use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::memory::MemoryStat;
@@ -32,8 +33,8 @@ pub(crate) struct SimTenant {
     pub(crate) anon: Lru,
     /// Anonymous blocks in swap.
     pub(crate) swapped: HashSet<u64>,
-    /// File blocks that were evicted.
-    evicted: HashSet<u64>,
+    /// File blocks that were evicted, and how many pages had been evicted by then.
+    evicted: HashMap<u64, u64>,
     /// `memory.low`, `memory.min`, `memory.max`, pages.
     pub(crate) low: u64,
     pub(crate) min: u64,
@@ -42,6 +43,8 @@ pub(crate) struct SimTenant {
     stolen: u64,
     refault_file: u64,
     refault_anon: u64,
+    /// Refaults of files that would not have been, had a little more memory been theirs (`workingset_test_recent`).
+    pub(crate) refault_recent: u64,
     /// The step of its last operation.
     used_at: u64,
     pub(crate) sampler: Sampler,
@@ -63,13 +66,14 @@ impl SimTenant {
             slab: Lru::default(),
             anon: Lru::default(),
             swapped: HashSet::new(),
-            evicted: HashSet::new(),
+            evicted: HashMap::new(),
             low: 0,
             min: 0,
             max: u64::MAX,
             stolen: 0,
             refault_file: 0,
             refault_anon: 0,
+            refault_recent: 0,
             used_at: 0,
             sampler: Sampler::new(0),
             reuse: Reuse::new(begun, 0),
@@ -84,12 +88,14 @@ impl SimTenant {
         self.file.pages() + self.mapped.pages() + self.slab.pages() + self.anon.pages()
     }
 
-    /// Carries out an operation; whether it has to wait for the disk. `hashed`: the block as the agent's sampler sees it.
+    /// Carries out an operation; whether it has to wait for the disk. A page that comes back before so many were evicted is a
+    /// `recent` refault. `hashed`: the block as the agent's sampler sees it.
     pub(crate) fn execute(
         &mut self,
         op: Op,
         clock: u64,
         step: u64,
+        recent: u64,
         hashed: impl Fn(u64) -> u64,
     ) -> bool {
         self.done += 1;
@@ -99,8 +105,10 @@ impl SimTenant {
                 let pages_read = u32::try_from(pages).unwrap();
                 self.sampler.access_pages(hashed(block), 0, pages_read);
                 let hit = self.file.touch(block, pages, clock);
-                if !hit && self.evicted.remove(&block) {
+                if !hit && let Some(then) = self.evicted.remove(&block) {
                     self.refault_file += pages;
+                    let distance = self.stolen.saturating_sub(then);
+                    self.refault_recent += if distance <= recent { pages } else { 0 };
                 }
                 !hit
             }
@@ -133,7 +141,7 @@ impl SimTenant {
     /// Evicts the oldest file block; returns its pages.
     pub(crate) fn evict_file(&mut self) -> Option<u64> {
         let oldest = self.file.evict().or_else(|| self.mapped.evict())?;
-        self.evicted.insert(oldest.block);
+        self.evicted.insert(oldest.block, self.stolen);
         self.stolen += oldest.pages;
         Some(oldest.pages)
     }
@@ -188,7 +196,10 @@ impl SimTenant {
             touched: self.sampler.touched(RECENT_ACCESSES),
             lookbacks: self.sampler.lookbacks().collect(),
         };
-        self.reuse.record(counted, capacity, now);
+        let unused_for = self.reuse.idle_for();
+        let rests = !self.memory.growing(now)
+            && unused_for.is_some_and(|unused| unused.as_secs_f64() >= RESTS_AFTER);
+        self.reuse.record(counted, capacity, rests, now);
         self.sampler.set_shift(self.reuse.shift());
     }
 
@@ -223,6 +234,11 @@ impl SimTenant {
             growing: memory.growing(now),
             paged_in: memory.paged_in_lately(now),
             idle_for: STEP * u32::try_from(step - self.used_at).unwrap(),
+            unused_for: if memory.growing(now) {
+                Duration::ZERO
+            } else {
+                self.reuse.idle_for().unwrap_or_default()
+            },
             mapped: memory.mapped,
             unseen: memory.unseen(&self.reuse.working_set(), now),
             working_set: self.reuse.working_set(),
