@@ -131,6 +131,23 @@ fn data_that_is_read_once_swaps_less_out_than_with_the_kernel_alone() {
     assert!(2 * sums[1] <= sums[0], "{sums:?} MB");
 }
 
+/// A scrub that runs again and again: more memory would not keep what it reads.
+#[test]
+fn a_loop_over_more_than_memory_swaps_nothing_out() {
+    for seed in 0..seeds() {
+        let machines = both(seed, |machine| {
+            machine.swap_on(500);
+            machine.run_ops(100, cold(180));
+            machine.add(100, round(2000, 0));
+        });
+        let [kernel, ours] = machines.map(|machine| machine.swapped()[0]);
+        assert!(
+            ours <= kernel + 4,
+            "seed {seed}: {ours}, the kernel {kernel} MB"
+        );
+    }
+}
+
 #[test]
 fn memory_that_grows_takes_from_data_read_once_first() {
     never_worse("a heap that grows", &[1], |machine| {

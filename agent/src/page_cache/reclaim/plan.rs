@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use justitia_api::{AnonymousReason, ExcessReason};
+use justitia_api::{AnonymousReason, EstimateBasis, ExcessReason};
 use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{NodeId, Tree, apportion_reclaim, excess};
 
@@ -237,7 +237,8 @@ const IN_USE_BYTES: u64 = 1 << 20;
 pub fn plan_anonymous(snapshot: &Snapshot, entitlements: &Entitlements) -> Option<AnonymousIntent> {
     let memory = &snapshot.memory;
     let need = shortage(snapshot, entitlements);
-    let refaulted = memory.refaulted.saturating_sub(IN_USE_BYTES);
+    let refaulted = memory.refaulted.min(lacking(snapshot, entitlements));
+    let refaulted = refaulted.saturating_sub(IN_USE_BYTES);
     if need == 0 || refaulted == 0 || memory.swappiness == 0 {
         return None;
     }
@@ -278,6 +279,20 @@ pub fn plan_anonymous(snapshot: &Snapshot, entitlements: &Entitlements) -> Optio
             swapped_in: tenant.swapped_in,
         },
     })
+}
+
+/// The file pages that tenants use and lack, bytes; of a tenant whose accesses are not sampled, those that it has paged in lately. A loop over more than fits brings pages back, too, but more memory would not keep them: the kernel does not count
+/// such refaults either (`workingset_test_recent` in mm/workingset.c).
+fn lacking(snapshot: &Snapshot, entitlements: &Entitlements) -> u64 {
+    let tenants = &snapshot.tenants;
+    let leaves = tenants.iter().filter(|(id, _)| tenants.is_leaf(*id));
+    let lacks = leaves.map(|(id, tenant)| match tenant.working_set.evidence {
+        EstimateBasis::Lists => tenant.paged_in,
+        EstimateBasis::Accesses => entitlements.demands[id.index()]
+            .in_use
+            .saturating_sub(tenant.own - tenant.slab),
+    });
+    lacks.fold(0, u64::saturating_add)
 }
 
 /// Whether the memory that was swapped out of a tenant comes back.
