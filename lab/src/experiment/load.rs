@@ -122,7 +122,10 @@ fn is_file(name: &str) -> bool {
 /// The texts of the shipped experiment of this name, or of the file at this path.
 fn source(name: &str) -> Result<Source> {
     if !is_file(name) {
-        let (file, text) = shipped(name)?;
+        // The cache's experiments are definitions of another kind, which another command runs.
+        let (file, text) = shipped(name).map_err(|none| {
+            anyhow!("{none}; those of the cache: `justitia-lab cache experiment --list`")
+        })?;
         return Source::load(&file, &text, &shipped);
     }
     let path = Path::new(name);

@@ -111,6 +111,10 @@ fn an_unknown_name_lists_what_there_is() {
         error.contains("reread-x4") && error.contains("rereed"),
         "{error}"
     );
+    // One of the cache, which this command does not run.
+    let error = Experiment::texts("settings").unwrap_err().to_string();
+    let hint = "those of the cache: `justitia-lab cache experiment --list`";
+    assert!(error.ends_with(hint), "{error}");
 }
 
 #[test]

@@ -243,6 +243,8 @@ pub(crate) fn list() -> Result<ExitCode> {
             configuration.id, configuration.what
         ));
     }
+    out::line("\nExperiments with the hypervisor cache: `justitia-lab cache experiment --list`.");
+    out::line("Experiments between VMs: docs/results/papers.md.");
     Ok(ExitCode::SUCCESS)
 }
 
