@@ -91,13 +91,15 @@ impl DecisionLog {
     }
 
     /// Takes what an observer is to log now, and how many more entries are dropped: nothing sooner than `PERIOD` after the
-    /// start or the last time.
+    /// start or the last time. Reclaim comes first: it says who would lose pages.
     pub(crate) fn take_due(&mut self, now: Instant) -> (Vec<Decision>, usize) {
         if now - self.start < PERIOD || self.entries.is_empty() {
             return (Vec::new(), 0);
         }
         let mut all = self.decisions();
         *self = Self::new(now, self.observe);
+        // Stable: within both the oldest is first.
+        all.sort_by_key(|one| !matches!(one.action, Action::Reclaim { .. }));
         let left_out = all.len().saturating_sub(MAX_LINES);
         all.truncate(MAX_LINES);
         (all, left_out)
@@ -278,5 +280,29 @@ mod tests {
         let (named, left_out) = lines(&mut log, due);
         assert_eq!((named.len(), left_out), (10, 990));
         assert_eq!(lines(&mut log, due + PERIOD), (vec![], 0), "told once");
+    }
+
+    #[test]
+    fn an_observer_tells_of_reclaim_before_protection() {
+        let mut log = DecisionLog::new(Instant::now(), true);
+        let due = log.start + PERIOD;
+        let protect = || Action::Set {
+            knob: "memory.low".to_owned(),
+            from: Some("0".to_owned()),
+            to: "4096".to_owned(),
+        };
+        (0..20).for_each(|id| record(&mut log, id, protect(), 0));
+        record(&mut log, 30, reclaim(1 << 20), 1000);
+        record(&mut log, 31, reclaim(1 << 20), 2000);
+        let (named, left_out) = lines(&mut log, due);
+        assert_eq!(
+            named[..3],
+            [
+                "t30 would reclaim 1.00M",
+                "t31 would reclaim 1.00M",
+                "t0 would set memory.low from 0 to 4.00K"
+            ]
+        );
+        assert_eq!((named.len(), left_out), (10, 12));
     }
 }
