@@ -79,26 +79,30 @@ fn page_cache(host: &Host) -> (&'static str, String) {
         Feature::ProactiveReclaim,
         Feature::Weights,
     ];
+    let lru = match host.capabilities.state(CapabilityId::Mglru) {
+        State::Yes => "; the host has MGLRU",
+        State::No => "; the host has the classic LRU",
+        _ => "",
+    };
     if let Some(why) = parts.iter().find_map(|part| prevented(host, *part)) {
         return (
             NO,
-            format!("page cache: cannot be divided by weight: {why}"),
+            format!("page cache: cannot be divided by weight: {why}{lru}"),
         );
     }
     let all = parts.iter().filter_map(|part| feature(host, *part));
     let limited = all
         .filter(|found| found.level == SupportLevel::Limited)
         .count();
-    let how = match limited {
-        0 => "is divided by weight",
-        _ => "is divided by weight: works, with limits (below)",
+    let limits = match limited {
+        0 => "",
+        _ => ", with limits (below)",
     };
-    let lru = match host.capabilities.state(CapabilityId::Mglru) {
-        State::Yes => "; it has MGLRU",
-        State::No => "; it has the classic LRU",
-        _ => "",
-    };
-    (YES, format!("page cache: {how}{lru}"))
+    // Whether an agent divides it now is not looked at.
+    (
+        YES,
+        format!("page cache: can be divided by weight{limits}{lru}"),
+    )
 }
 
 fn bandwidth(host: &Host) -> (&'static str, String) {

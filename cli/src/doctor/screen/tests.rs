@@ -125,11 +125,11 @@ fn a_host_with_every_runtime_fits_a_screen_and_begins_with_the_verdict() {
             "{told}"
         );
         assert!(
-            lines[1].starts_with(" yes  page cache: is divided by weight"),
+            lines[1].starts_with(" yes  page cache: can be divided by weight"),
             "{told}"
         );
         let is_limited = level == SupportLevel::Limited;
-        assert_eq!(lines[1].contains("works, with limits"), is_limited);
+        assert_eq!(lines[1].contains(", with limits (below)"), is_limited);
         assert_eq!(told.contains("\n   -  limit: "), is_limited);
         let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
         for part in [
@@ -145,25 +145,38 @@ fn a_host_with_every_runtime_fits_a_screen_and_begins_with_the_verdict() {
 }
 
 #[test]
-fn the_lru_is_named_as_the_guide_shows_it() {
+fn the_lru_is_named_as_the_guide_shows_it_and_where_the_page_cache_cannot_be_divided() {
     let guide = include_str!("../../../../docs/guide/backup.md");
     let dir = tempfile::tempdir().unwrap();
-    let verdict = |bits: Option<&str>| {
+    let told = |bits: Option<&str>, level| {
         if let Some(bits) = bits {
             let lru = dir.path().join("kernel/mm/lru_gen");
             std::fs::create_dir_all(&lru).unwrap();
             std::fs::write(lru.join("enabled"), bits).unwrap();
         }
-        let told = text(&host(dir.path(), SupportLevel::Full));
+        text(&host(dir.path(), level))
+    };
+    let verdict = |bits| {
+        let told = told(bits, SupportLevel::Full);
         told.lines().nth(1).unwrap().to_owned()
     };
     let classic = verdict(None);
-    assert!(guide.contains(&format!("\n    {classic}\n")), "{classic}");
     assert_eq!(verdict(Some("0x0000\n")), classic);
-    let mglru = " yes  page cache: is divided by weight; it has MGLRU";
-    assert_eq!(verdict(Some("0x0007\n")), mglru);
+    let mglru = verdict(Some("0x0007\n"));
+    for (line, lru) in [(classic, "the classic LRU"), (mglru, "MGLRU")] {
+        let said = format!(" yes  page cache: can be divided by weight; the host has {lru}");
+        assert_eq!(line, said);
+        assert!(guide.contains(&format!("\n    {line}\n")), "{line}");
+    }
     // What is not known is not said.
     assert!(!verdict(Some("on\n")).contains("LRU"));
+    for (bits, lru) in [("0x0000\n", "the classic LRU"), ("0x0007\n", "MGLRU")] {
+        let told = told(Some(bits), SupportLevel::Unavailable);
+        let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        let first = words.split(" (no) ").next().unwrap();
+        assert!(first.contains("no page cache: cannot be divided by weight: 0 the unmanaged"));
+        assert!(first.ends_with(&format!("; the host has {lru}")), "{told}");
+    }
 }
 
 #[test]
