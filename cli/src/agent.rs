@@ -82,7 +82,8 @@ pub(crate) struct Run {
 /// A container is shown by its name, a pod by its namespace and name, a virtual machine and a unit by its name, any other
 /// cgroup by its path; `--json` and `explain` have the paths. FROM says where the weight comes from: a rule of the
 /// configuration, what the container's or machine's runtime was told, IOWeight= of the unit, the file of the cgroup, that of
-/// its only child; `-`: nobody has set one. On a narrow terminal columns are left out, READ/s, IMAGE and others.
+/// its only child; `-`: nobody has set one. On a narrow terminal columns are left out: first PROTECTED and RECLAIMED, then PV,
+/// IMAGE, FROM, WRITE/s and READ/s. A pipe gets all of them.
 ///
 /// CACHE is the page cache that a tenant holds, WSS its working set size: the cache that it uses again and again (`-`: not
 /// known). ENTITLED is its entitlement: the cache that its weight entitles it to. EXCESS is the cache above its entitlement: it

@@ -48,22 +48,23 @@ fn summary(status: &Status) -> String {
     )
 }
 
-/// The columns, and how soon each is left out where there is no room: the highest first.
+/// The columns, and how soon each is left out where there is no room: the highest first. What says whether a tenant has the
+/// cache that it uses stays longest.
 const COLUMNS: [(&str, u8); 15] = [
     ("TENANT", 0),
-    ("IMAGE", 6),
+    ("IMAGE", 7),
     (">WEIGHT", 0),
-    ("FROM", 1),
+    ("FROM", 6),
     (">CACHE", 0),
-    (">WSS", 3),
+    (">WSS", 1),
     (">ENTITLED", 0),
-    (">EXCESS", 5),
-    (">PROTECTED", 8),
-    (">RECLAIMED", 8),
-    (">READ/s", 2),
-    (">WRITE/s", 2),
-    (">HIT%", 4),
-    (">PV", 7),
+    (">EXCESS", 3),
+    (">PROTECTED", 9),
+    (">RECLAIMED", 9),
+    (">READ/s", 4),
+    (">WRITE/s", 5),
+    (">HIT%", 2),
+    (">PV", 8),
     ("STATE", 0),
 ];
 
@@ -322,8 +323,15 @@ mod tests {
         assert_eq!(narrow.lines().count(), 3, "{narrow}");
         let row = narrow.lines().find(|line| line.starts_with("web "));
         let cells: Vec<&str> = row.unwrap().split_whitespace().collect();
-        assert_eq!(cells[..4], ["web", "100", "runtime", "5.00M"], "{narrow}");
-        assert!(!narrow.contains("IMAGE"), "{narrow}");
+        assert_eq!(cells[..3], ["web", "100", "5.00M"], "{narrow}");
+        let heads = |table: &str| {
+            let head = table.lines().next().unwrap();
+            head.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let kept = "TENANT WEIGHT CACHE WSS ENTITLED EXCESS READ/s HIT% STATE";
+        assert_eq!(heads(&narrow), kept);
+        let kept = "TENANT WEIGHT CACHE WSS ENTITLED EXCESS HIT% STATE";
+        assert_eq!(heads(&at(Some(72), false)), kept);
         let wide = at(Some(300), false);
         assert!(
             wide.contains("IMAGE") && wide.contains("RECLAIMED"),
@@ -372,13 +380,15 @@ mod tests {
     #[test]
     fn the_guides_example_is_what_is_shown() {
         const MIB: u64 = 1 << 20;
-        let tenant = |name: &str, usage, set, entitled, reclaimed| TenantStatus {
-            usage: usage * MIB,
-            working_set: set * MIB,
-            entitlement: entitled * MIB,
-            reclaimed: reclaimed * MIB,
-            ..container(name)
-        };
+        let tenant =
+            |name: &str, [usage, set, entitled, protected, reclaimed]: [u64; 5]| TenantStatus {
+                usage: usage * MIB,
+                working_set: set * MIB,
+                entitlement: entitled * MIB,
+                protected: protected * MIB,
+                reclaimed: reclaimed * MIB,
+                ..container(name)
+            };
         let database = TenantStatus {
             image: Some("postgres:16".to_owned()),
             app: Some(AppStatus {
@@ -388,7 +398,7 @@ mod tests {
             }),
             growing: false,
             backlogged: false,
-            ..tenant("db", 400, 398, 471, 0)
+            ..tenant("db", [400, 398, 471, 398, 0])
         };
         let backup = TenantStatus {
             image: Some("debian:12".to_owned()),
@@ -398,17 +408,14 @@ mod tests {
                 hit_ratio: Some(0.004),
                 ..AppStatus::default()
             }),
-            ..tenant("backup", 283, 0, 260, 8412)
+            ..tenant("backup", [283, 0, 260, 260, 8412])
         };
         let shown = tenants(
             &Status {
                 tenants: vec![database, backup],
                 ..Status::default()
             },
-            Layout {
-                all: false,
-                width: Some(100),
-            },
+            WIDE,
         );
         let guide = include_str!("../../../docs/guide/backup.md");
         for line in shown.lines() {
