@@ -4,6 +4,9 @@
 
 use std::process::{Command, Stdio};
 
+use justitia_api::{AppStatus, Status, TenantStatus};
+use justitia_view::record::Recorder;
+
 /// How the program ended, and what it said on standard error and standard output, with these arguments and no terminal.
 fn said(args: &str) -> (Option<i32>, String, String) {
     let done = Command::new(env!("CARGO_BIN_EXE_justitia"))
@@ -24,26 +27,74 @@ fn refuses(args: &str, words: &[&str]) {
     }
 }
 
+/// A tenant that has read so many MiB so far, half of them from the disk.
+fn reader(name: &str, mib: u64) -> TenantStatus {
+    TenantStatus {
+        name: name.to_owned(),
+        app: Some(AppStatus {
+            read_bytes: mib << 20,
+            cache_read_bytes: mib << 20,
+            cache_miss_bytes: mib << 19,
+            ..AppStatus::default()
+        }),
+        ..TenantStatus::default()
+    }
+}
+
 #[test]
-fn a_recording_is_played_on_a_terminal_only() {
-    refuses(
-        "top --replay some.rec",
-        &["expected a terminal", "some.rec", "found none"],
-    );
+fn a_recording_without_a_terminal_is_told_as_its_averages() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("some.rec");
+    let mut recorder = Recorder::create(&path).unwrap();
+    for second in [1_u32, 2, 3] {
+        let db = TenantStatus {
+            id: 1,
+            ..reader("db\u{1b}", 20 * u64::from(second))
+        };
+        let idle = TenantStatus {
+            id: 2,
+            ..reader("idle", 7)
+        };
+        let status = Status {
+            time: 1000.0 + f64::from(second),
+            uptime: f64::from(second),
+            tenants: vec![db, idle],
+            ..Status::default()
+        };
+        recorder.record(&status).unwrap();
+    }
+    recorder.finish().unwrap();
+    let replay = format!("top --replay {}", path.display());
+    let (code, error, text) = said(&replay);
+    assert_eq!((code, error.as_str()), (Some(0), ""));
+    let table = "TENANT   SEEN READ/s HIT%\ndb\\u{1b}  2 s  20.0M 50.0\n";
+    assert_eq!(text, table);
+    let (code, _, json) = said(&format!("{replay} --json"));
+    assert_eq!(code, Some(0));
+    let told: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(told[0]["hit_ratio"], 0.5);
+    assert_eq!(told[1]["name"], "idle");
+    assert_eq!(told[1]["read_rate"], 0.0);
+    assert!(told[1]["hit_ratio"].is_null());
 }
 
 #[test]
 fn a_recording_that_is_not_there_is_named_with_what_was_expected() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("none.rec").display().to_string();
-    refuses(
-        &format!("explain --replay {missing} a"),
-        &[
-            &missing,
-            "expected a recording made by `justitia record`",
-            "found none: No such file",
-        ],
-    );
+    for command in [
+        format!("explain --replay {missing} a"),
+        format!("top --replay {missing}"),
+    ] {
+        refuses(
+            &command,
+            &[
+                &missing,
+                "expected a recording made by `justitia record`",
+                "found none: No such file",
+            ],
+        );
+    }
     refuses(
         &format!("explain --replay {} a", dir.path().display()),
         &["expected a regular file, found a directory"],

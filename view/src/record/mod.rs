@@ -7,9 +7,11 @@
 
 #![deny(clippy::indexing_slicing)]
 
+mod averages;
 mod read;
 mod write;
 
+pub use averages::{TenantAverage, averages};
 pub use read::Recording;
 pub use write::{Recorder, Summary};
 
