@@ -78,6 +78,11 @@ END"#
     debian.ok(&format!(
         "/root/deb systemd-run --unit={name} -p IOWeight={weight} sleep 100000"
     ));
+    // As docs/guide/backup.md starts a backup: it waits for its end, and no unit is left.
+    debian.ok_within(
+        START,
+        "/root/deb systemd-run --collect --wait --unit=backup true",
+    );
     debian.step("the containers run");
     println!("{}", debian.ok("/root/deb sh -c 'docker --version; docker info 2>/dev/null | grep -i cgroup; podman --version; containerd --version; crun --version | head -n 1; runc --version | head -n 1; systemctl --version | head -n 1; uname -r'"));
     println!("{}", standing(debian));
