@@ -50,7 +50,7 @@ impl Partition {
             let pools: Vec<NodeId> = pools.collect();
             nodes.push((vm, pools));
         }
-        let by_weight = entitlements(&tree, capacity);
+        let mut by_weight = entitlements(&tree, capacity);
         // Algorithm 1: what a pool well below its share by weight does not use goes to the others. Twice the slack below:
         // a pool at its share is below by one eviction and what was put since, and must not lose the rest for that.
         for (_, pools) in &nodes {
@@ -61,7 +61,11 @@ impl Partition {
                 }
             }
         }
-        let entitled = entitlements(&tree, capacity);
+        let mut entitled = entitlements(&tree, capacity);
+        // What is left beyond all demands is divided among all pools, too: those without a weight here have no part of it.
+        for (i, _) in uses_store.iter().enumerate().filter(|(_, uses)| !**uses) {
+            (by_weight[i], entitled[i]) = (0, 0);
+        }
         Self {
             used,
             by_weight,
@@ -227,6 +231,16 @@ mod tests {
         assert_eq!(partition.victim(), Some((1, 1, EVICTION_BATCH)));
         partition.mark_exhausted(1, 1);
         assert_eq!(partition.victim().map(|v| (v.0, v.1)), Some((1, 0)));
+    }
+
+    #[test]
+    fn a_pool_without_a_weight_in_the_store_is_entitled_to_nothing_there() {
+        let mut moved = usage(100, 50);
+        moved.weight = None;
+        // The other pool leaves most of the store.
+        let partition = Partition::new(1000, &[(weight(100), vec![usage(100, 10), moved])]);
+        assert_eq!(partition.entitlement(0, 0), 1000);
+        assert_eq!(partition.entitlement(0, 1), 0);
     }
 
     #[test]

@@ -122,7 +122,7 @@ fn vm_row(vm: &Value) -> Vec<String> {
         text(vm, "name"),
         number(vm, "weight"),
         of_pools("memory_bytes"),
-        size(vm, "memory_entitlement_bytes"),
+        of_memory(vm, each(vm, "pools")),
         of_pools("ssd_bytes"),
         of_ssd(
             vm,
@@ -147,12 +147,24 @@ fn of_ssd(of: &Value, weight: u64) -> String {
     }
 }
 
+/// The same of memory. A pool that only uses the SSD uses memory while there is no SSD store: it is entitled to some then.
+fn of_memory<'a>(of: &Value, mut pools: impl Iterator<Item = &'a Value>) -> String {
+    let has_part = |pool: &Value| {
+        let figures = ["memory_weight", "memory_entitlement_bytes"];
+        figures.iter().any(|name| count(pool, name) > 0)
+    };
+    match pools.any(has_part) {
+        true => size(of, "memory_entitlement_bytes"),
+        false => "-".to_owned(),
+    }
+}
+
 fn pool_row(vm: &Value, pool: &Value) -> Vec<String> {
     let mut row = vec![
         format!("{}/{}", text(vm, "name"), text(pool, "name")),
         weights(pool),
         size(pool, "memory_bytes"),
-        size(pool, "memory_entitlement_bytes"),
+        of_memory(pool, std::iter::once(pool)),
         size(pool, "ssd_bytes"),
         of_ssd(pool, count(pool, "ssd_weight")),
     ];
@@ -275,7 +287,8 @@ mod tests {
                             "gets": 4, "memory_hits": 2, "ssd_hits": 1, "insertions": 9, "insertions_dropped": 6,
                             "evictions": 5, "disk_reads": 2, "disk_wait_us": 6000,
                         },
-                    }, { "name": "db", "memory_bytes": 4096, "ssd_entitlement_bytes": 8192, "counts": { "gets": 4, "insertions": 2 } }],
+                    }, { "name": "db", "memory_bytes": 4096, "ssd_entitlement_bytes": 8192, "counts": { "gets": 4, "insertions": 2 } },
+                    { "name": "cold", "memory_weight": 0, "ssd_weight": 30, "memory_entitlement_bytes": 4096 }],
                 }],
             },
             "exports": [{ "name": "root", "reads": 7, "inline_hits": 3 }],
@@ -290,6 +303,9 @@ mod tests {
             assert!(line[..end].ends_with(value), "{heading}: {shown}");
         };
         below("SIZE", "4.00K", "memory");
+        below("ENTITLED", "8.00K", "web ");
+        below("ENTITLED", " -", "web/db");
+        below("ENTITLED", "4.00K", "web/cold");
         below("SSD ENTITLED", "8.00K", "web/default");
         below("SSD ENTITLED", " -", "web/db");
         below("WEIGHT", "100:30", "web/default");
