@@ -86,17 +86,9 @@ pub(crate) fn unix_listener(path: &Path, access: SocketAccess) -> Result<OwnedFd
     check_directory(path)?;
     // A socket refuses connections when no process has it open, and also between bind and listen: the lock excludes that.
     let _lock = lock(path)?;
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => {
-            let why = "expected a socket or nothing, found another kind of file";
-            return Err(ListenError::new(path.display(), why));
-        }
-        Ok(_) => {
-            check_unused(path, &address)?;
-            std::fs::remove_file(path).map_err(io_error)?;
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(io_error(e)),
+    if is_there(path)? {
+        check_unused(path, &address)?;
+        std::fs::remove_file(path).map_err(io_error)?;
     }
     let socket = socket(SocketFlags::empty()).map_err(errno)?;
     bind(&socket, &address).map_err(errno)?;
@@ -106,6 +98,34 @@ pub(crate) fn unix_listener(path: &Path, access: SocketAccess) -> Result<OwnedFd
         return Err(errno(e));
     }
     Ok(socket)
+}
+
+/// Whether a socket is there.
+///
+/// # Errors
+/// When something else is.
+fn is_there(path: &Path) -> Result<bool, ListenError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => Ok(true),
+        Ok(_) => {
+            let why = "expected a socket or nothing, found another kind of file";
+            Err(ListenError::new(path.display(), why))
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(ListenError::new(path.display(), e)),
+    }
+}
+
+/// Checks the place of a socket without listening. A directory that is not there may be made before the start.
+///
+/// # Errors
+/// When [`unix_listener`] would refuse the path, its directory, or what is there.
+pub(crate) fn check_socket_place(path: &Path) -> Result<(), ListenError> {
+    SocketAddrUnix::new(path).map_err(|e| ListenError::new(path.display(), io::Error::from(e)))?;
+    if directory_of(path).is_dir() {
+        check_directory(path)?;
+    }
+    is_there(path).map(drop)
 }
 
 /// Lets those connect to the bound socket who may. No client can connect before listen, so none connects before owner and mode

@@ -6,7 +6,7 @@ use crate::cache::machine_memory;
 use crate::config::StoreKind;
 use justitia_common::regular_file::directory_of;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A memory store of fewer bytes holds next to nothing.
 const LEAST_MEMORY: u64 = 256 * BLOCK_BYTES;
@@ -45,15 +45,19 @@ fn memory(config: &Config) -> Option<String> {
     })
 }
 
-/// The directories of sockets that are not there, in words. systemd may make them before a start.
-#[must_use]
-pub fn missing_directories(config: &Config) -> Vec<String> {
+/// The sockets of disks.
+pub(super) fn sockets(config: &Config) -> impl Iterator<Item = &PathBuf> {
     let of_vms = config.vms.iter().flat_map(|vm| {
         let vhost = vm.disks.iter().filter_map(|disk| disk.vhost.as_ref());
         vm.socket.iter().chain(vhost)
     });
-    let sockets = config.listen.unix.iter().chain(of_vms);
-    let directories: BTreeSet<&Path> = sockets.map(|path| directory_of(path)).collect();
+    config.listen.unix.iter().chain(of_vms)
+}
+
+/// The directories of sockets that are not there, in words. systemd may make them before a start.
+#[must_use]
+pub fn missing_directories(config: &Config) -> Vec<String> {
+    let directories: BTreeSet<&Path> = sockets(config).map(|path| directory_of(path)).collect();
     let missing = directories.into_iter().filter(|path| !path.is_dir());
     let told = missing.map(|path| {
         let path = path.display();

@@ -1,5 +1,6 @@
 //! VMs and disks, added at the start, by a reload and by requests.
 
+use super::advice::sockets;
 use super::change;
 use super::config::{Config, DiskConfig, PortConfig, VmConfig};
 use super::daemon::Daemon;
@@ -8,7 +9,7 @@ use super::paths::{PathUse, collisions};
 use crate::backing::{OpenError, OpenOptions, RawImage};
 use crate::cache::random;
 use crate::disk::CachedDisk;
-use crate::frontend::{Backend, SocketAccess, Vm, Volume};
+use crate::frontend::{Backend, SocketAccess, Vm, Volume, check_socket_place};
 use crate::ids::VmId;
 use crate::nbd::{Export, Limits};
 use crate::port::{Port, PutTarget};
@@ -351,13 +352,18 @@ impl Daemon {
 pub fn preflight(config: &Config) -> Vec<String> {
     let mut found = collisions(&PathUse::of(config));
     // Of a path that is used twice, more need not be said.
-    if let (Some(ssd), true) = (&config.cache.ssd, found.is_empty())
-        && let Err(e) = check_place(&ssd.path, Foreign::of(ssd))
-    {
-        found.push(format!(
-            "cannot use {} as SSD store: {e}",
-            ssd.path.display()
-        ));
+    if found.is_empty() {
+        if let Some(ssd) = &config.cache.ssd
+            && let Err(e) = check_place(&ssd.path, Foreign::of(ssd))
+        {
+            found.push(format!(
+                "cannot use {} as SSD store: {e}",
+                ssd.path.display()
+            ));
+        }
+        let places = sockets(config).chain(&config.control);
+        let refused = places.filter_map(|path| check_socket_place(path).err());
+        found.extend(refused.map(|why| why.to_string()));
     }
     for disk in config.vms.iter().flat_map(|vm| &vm.disks) {
         if let Err(e) = RawImage::check(&disk.image, options(disk)) {

@@ -225,6 +225,40 @@ fn a_start_leaves_out_what_has_no_place_for_its_socket() {
 }
 
 #[test]
+fn the_check_finds_places_where_no_socket_can_be_had() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    image(dir, "a");
+    let (open, file) = (dir.join("open"), dir.join("file"));
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
+    std::fs::write(&file, "something else").unwrap();
+    let foreign = "expected a directory that only this user or root may write";
+    let mut config = config(dir, "", &["a"]);
+    let own = config.vms[0].socket.clone();
+    for (place, why) in [
+        (open.join("a.s"), foreign),
+        (open, "expected a socket or nothing"),
+        (file, "expected a socket or nothing"),
+        (dir.join("s".repeat(200)), "cannot listen on"),
+    ] {
+        config.vms[0].socket = Some(place.clone());
+        let found = preflight(&config);
+        assert!(found.len() == 1 && found[0].contains(why), "{found:?}");
+        // As at the start.
+        let refused = Service::start(&config).err().map(|e| e.to_string());
+        assert!(refused.is_some_and(|e| e.contains(why)));
+        config.vms[0].socket.clone_from(&own);
+        let control = config.control.replace(place);
+        assert_eq!(preflight(&config), found);
+        config.control = control;
+    }
+    // The unit may make the directory.
+    config.vms[0].socket = Some(dir.join("later/a.s"));
+    assert_eq!(preflight(&config), Vec::<String>::new());
+}
+
+#[test]
 fn sockets_of_disks_have_the_owner_and_mode_that_are_configured() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
