@@ -21,7 +21,7 @@ pub(crate) use io_queue::{Executor, IoQueue, RequestContext};
 pub use request::Operation;
 pub(crate) use request::{IoRequest, Outcome};
 pub use socket::{ListenError, SocketAccess};
-pub(crate) use socket::{Waker, check_socket_place, unix_listener};
+pub(crate) use socket::{Waker, check_socket_place, reopen_to, unix_listener};
 pub(crate) use vm::VmPools;
 pub use vm::{ContainerTag, Vm};
 pub use volume::{Backend, Volume, VolumeStats};

@@ -143,6 +143,28 @@ fn open_to(socket: &OwnedFd, path: &Path, access: SocketAccess) -> rustix::io::R
     listen(socket, 128)
 }
 
+/// Gives a socket that is listened on another mode and owner, for clients that connect from now on. What fails is said, and
+/// leaves the socket usable by those who could use it.
+pub(crate) fn reopen_to(path: &Path, access: SocketAccess) {
+    let reopen = || -> rustix::io::Result<()> {
+        let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+        // Without CAP_FOWNER only the owner may change the mode.
+        let group = access.group.map_or(group, Gid::from_raw);
+        rustix::fs::chown(path, Some(user), Some(group))?;
+        rustix::fs::chmod(path, Mode::from_raw_mode(access.mode.into()))?;
+        match access.owner {
+            Some(owner) => rustix::fs::chown(path, Some(Uid::from_raw(owner)), None),
+            None => Ok(()),
+        }
+    };
+    if let Err(e) = reopen() {
+        tracing::error!(
+            "cannot change the mode and the owner of the socket {}: {e}",
+            path.display()
+        );
+    }
+}
+
 fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     let flags = flags | SocketFlags::CLOEXEC;
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
@@ -252,7 +274,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let _socket = listen_without(CapabilitySet::FOWNER, &path).unwrap();
-        let found = std::fs::metadata(&path).unwrap();
-        assert_eq!((found.uid(), found.mode() & 0o777), (65534, 0o660));
+        let found = || {
+            let found = std::fs::metadata(&path).unwrap();
+            (found.uid(), found.mode() & 0o777)
+        };
+        assert_eq!(found(), (65534, 0o660));
+        // Nor does another mode, while it is listened on, take that.
+        let other = SocketAccess {
+            mode: 0o600,
+            owner: Some(65533),
+            group: None,
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut own = capabilities(None).unwrap();
+                own.effective -= CapabilitySet::FOWNER;
+                set_capabilities(None, own).unwrap();
+                reopen_to(&path, other);
+            });
+        });
+        assert_eq!(found(), (65533, 0o600));
     }
 }

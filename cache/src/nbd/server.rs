@@ -8,7 +8,7 @@ use super::negotiate::PROTOCOL;
 use super::transport::{TlsError, TlsFiles, Transport};
 use crate::connections::{ConnectionState, LeftConnection};
 use crate::frontend::{
-    Executor, ListenError, LogLimit, SocketAccess, Volume, Waker, unix_listener,
+    Executor, ListenError, LogLimit, SocketAccess, Volume, Waker, reopen_to, unix_listener,
 };
 use crate::inherited::{self, SpareSockets};
 use parking_lot::Mutex;
@@ -143,8 +143,8 @@ impl Server {
         self.listen_unix_as(path, SocketAccess::default())
     }
 
-    /// As [`listen_unix`](Self::listen_unix), for those who have access to the socket. A socket that this process has inherited
-    /// keeps the owner and mode that it has.
+    /// As [`listen_unix`](Self::listen_unix), for those who have access to the socket. A socket of somebody else that this
+    /// process has inherited keeps the owner and mode that it has.
     ///
     /// # Errors
     /// As there, and when this user may not give the socket away.
@@ -155,7 +155,12 @@ impl Server {
         };
         let (socket, ours) = match inherited::take_unix(path).or_else(|| self.spare.take_unix(path))
         {
-            Some(found) => (found.socket, found.ours),
+            Some(found) => {
+                if found.ours {
+                    reopen_to(path, who);
+                }
+                (found.socket, found.ours)
+            }
             None => (unix_listener(path, who)?, true),
         };
         let place = Place::Unix {
@@ -164,6 +169,15 @@ impl Server {
         };
         self.listen(socket, place, access)
             .map_err(|e| ListenError::new(path.display(), e))
+    }
+
+    /// Gives its unix sockets to those who have access to them from now on. Those of somebody else stay as they are.
+    pub(crate) fn reopen_to(&self, who: SocketAccess) {
+        for listener in &*self.listeners.lock() {
+            if let Place::Unix { path, ours: true } = &listener.place {
+                reopen_to(path, who);
+            }
+        }
     }
 
     /// Listens on a TCP address. Clients must show certificates, and see the disks of the VMs that these belong to. With

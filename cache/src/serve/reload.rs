@@ -91,10 +91,7 @@ impl Daemon {
         check_paths(&next.config)?;
         self.resize_stores(&now.cache, &next.config.cache)?;
         // First what is gone: its images and sockets may have new names.
-        let gone = Gone::between(&now, &next.config);
-        for problem in self.remove(&gone) {
-            tracing::error!("removed, but: {problem}");
-        }
+        let gone = self.remove_gone(&now, &next.config);
         let mut reloaded = Reloaded {
             removed: gone
                 .disks()
@@ -131,6 +128,24 @@ impl Daemon {
             }
         }
         Ok(reloaded)
+    }
+
+    /// Removes what the next configuration has no more. The sockets that stay are for those who may connect by it.
+    fn remove_gone(&self, now: &Config, next: &Config) -> Gone {
+        let gone = Gone::between(now, next);
+        for problem in self.remove(&gone) {
+            tracing::error!("removed, but: {problem}");
+        }
+        let access = next.listen.access;
+        if access != now.listen.access {
+            self.all.reopen_to(access);
+            let of_vms = self.of_vms.lock();
+            of_vms.values().for_each(|server| server.reopen_to(access));
+            drop(of_vms);
+            let vhost = self.vhost_servers.lock();
+            vhost.iter().for_each(|server| server.reopen_to(access));
+        }
+        gone
     }
 
     /// Gives the stores other sizes, both or none.

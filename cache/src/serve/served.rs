@@ -257,6 +257,9 @@ pub(super) fn differences(now: &Config, next: &Config) -> Vec<String> {
             .map(|ssd| Size(ssd.bytes).to_string());
         found.push(format!("SSD: {}", size.unwrap_or_else(|| "none".into())));
     }
+    if now.listen.access != next.listen.access {
+        found.push("mode and owner of sockets".into());
+    }
     for next in &next.vms {
         let Some(now) = now.vms.iter().find(|now| now.name == next.name) else {
             continue;

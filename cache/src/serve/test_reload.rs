@@ -1,6 +1,7 @@
 //! What can be served is served, and what is new in a configuration when it is read again.
 
 use super::test::port;
+use super::test_clients::execute;
 use super::*;
 use crate::backing::{OpenOptions, RawImage};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -275,6 +276,32 @@ fn sockets_of_disks_have_the_owner_and_mode_that_are_configured() {
         assert_eq!(found.permissions().mode() & 0o777, mode, "{socket}");
         assert_eq!((found.uid(), found.gid()), (own, group));
     }
+    service.shut_down(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn a_reload_and_an_exec_give_open_sockets_the_mode_that_is_configured_now() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    image(dir, "a");
+    let mut config = config(dir, "", &["a"]);
+    config.vms[0].disks[0].vhost = Some(dir.join("v"));
+    let mode = |socket: &str| {
+        let found = std::fs::metadata(dir.join(socket)).unwrap();
+        found.permissions().mode() & 0o777
+    };
+    let modes = || ["s", "a.s", "v", "ctl"].map(mode);
+    let service = Service::start(&config).unwrap();
+    assert_eq!(modes(), [0o600; 4]);
+    config.listen.access.mode = 0o660;
+    let changed = service.reload(&config).unwrap().changed;
+    assert_eq!(changed, ["mode and owner of sockets"]);
+    assert_eq!(modes(), [0o660, 0o660, 0o660, 0o600]);
+    assert_eq!(service.reload(&config).unwrap(), Reloaded::default());
+    // The next daemon has the same sockets.
+    config.listen.access.mode = 0o600;
+    let service = execute(service, &config);
+    assert_eq!(modes(), [0o600; 4]);
     service.shut_down(Duration::from_secs(5)).unwrap();
 }
 

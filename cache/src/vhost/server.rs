@@ -8,7 +8,7 @@ use super::limits::SECTOR;
 use super::messages;
 use crate::connections::LeftConnection;
 use crate::frontend::{
-    Amount, Executor, IoLimits, ListenError, SocketAccess, Volume, unix_listener,
+    Amount, Executor, IoLimits, ListenError, SocketAccess, Volume, reopen_to, unix_listener,
 };
 use crate::inherited;
 use parking_lot::{Condvar, Mutex};
@@ -108,6 +108,11 @@ impl VhostServer {
             shared,
             thread: Mutex::new(Some(thread)),
         })
+    }
+
+    /// Gives the socket to those who have access to it from now on.
+    pub(crate) fn reopen_to(&self, access: SocketAccess) {
+        reopen_to(&self.path, access);
     }
 
     /// Is a front end connected?

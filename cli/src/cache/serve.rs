@@ -34,7 +34,7 @@ The log goes to standard error; JUSTITIA_LOG=debug makes it longer.";
 /// removed. On SIGUSR2 the program is executed again, if it finds no error in the configuration, with what is cached and with its clients, but for those with TLS. Sockets that systemd listens on are used in the
 /// place of those of the same address. On SIGHUP the configuration is read again: VMs and disks that are new in it are
 /// served, too, those that are gone from it are served no more, those that could not be served are tried again, and weights,
-/// policies, pools and sizes that have changed in it are changed.
+/// policies, pools, sizes, and mode and owner of sockets that have changed in it are changed.
 #[derive(Args)]
 #[command(
     after_long_help = AFTER_HELP,
@@ -111,6 +111,15 @@ fn load(file: &Path) -> anyhow::Result<Config> {
     })
 }
 
+/// Completes the configuration with its control socket: that of the command line, its own, or the default one.
+fn set_control(config: &mut Config, given: Option<&Path>) -> PathBuf {
+    if let Some(given) = given {
+        config.control = Some(given.to_owned());
+    }
+    let control = config.control.get_or_insert_with(default_control_path);
+    control.clone()
+}
+
 pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
     if args.example_config {
         out::print(EXAMPLE.to_owned());
@@ -130,13 +139,7 @@ pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
         out::print(checked(&config, file));
         return Ok(());
     }
-    if let Some(control) = &args.control {
-        config.control = Some(control.clone());
-    }
-    let control = config
-        .control
-        .get_or_insert_with(default_control_path)
-        .clone();
+    let control = set_control(&mut config, args.control.as_deref());
     crate::log::start();
     let given = descriptors::given();
     // Registered before anything runs: a signal from now on ends it in order.
@@ -151,7 +154,7 @@ pub(super) fn serve(args: &Serve) -> anyhow::Result<()> {
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let end = loop {
         match signals.forever().next() {
-            Some(SIGHUP) => reload(&service, args.config.as_deref(), &control),
+            Some(SIGHUP) => reload(&service, args.config.as_deref(), args.control.as_deref()),
             Some(SIGUSR2) => match descriptors::can_execute_again(args.config.as_deref()) {
                 Ok(()) => break Some(SIGUSR2),
                 Err(e) => tracing::error!("SIGUSR2: this program goes on: {e:#}"),
@@ -194,13 +197,13 @@ fn stop(service: Service, signal: Option<i32>) -> anyhow::Result<()> {
 const NOT_FLUSHED: &str = "a disk could not be flushed when stopping";
 
 /// On SIGHUP: serves what is new in the configuration. What is wrong with it is said, and changes nothing.
-fn reload(service: &Service, file: Option<&Path>, control: &Path) {
+fn reload(service: &Service, file: Option<&Path>, control: Option<&Path>) {
     let Some(file) = file else {
         tracing::warn!("SIGHUP: there is no configuration to read again");
         return;
     };
     let reloaded = load(file).and_then(|mut config| {
-        config.control = Some(control.to_owned());
+        set_control(&mut config, control);
         service.reload(&config).map_err(flat)
     });
     match reloaded {
@@ -317,6 +320,21 @@ mod tests {
         }
         let disk = "[[vm]]\nname = \"a\"\nsocket = \"/run/a\"\n[[vm.disk]]\nname = \"d\"\nimage = \"/d\"\n";
         assert_eq!(said(disk), "cache.toml: no errors\n");
+    }
+
+    /// A reload completes the file as the start did: so it sees that `control` has changed in it.
+    #[test]
+    fn the_control_socket_is_that_of_the_command_line_or_of_the_file_or_the_default_one() {
+        let of = |text: &str, given: Option<&str>| {
+            let mut config = Config::parse(Path::new("c"), text).unwrap();
+            let control = set_control(&mut config, given.map(Path::new));
+            assert_eq!(config.control.as_ref(), Some(&control));
+            control
+        };
+        let file = "control = \"/run/file\"\n";
+        assert_eq!(of(file, None), Path::new("/run/file"));
+        assert_eq!(of(file, Some("/run/given")), Path::new("/run/given"));
+        assert_eq!(of("", None), default_control_path());
     }
 
     #[test]
