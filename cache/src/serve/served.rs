@@ -1,6 +1,6 @@
 //! What is served, or should be: the configuration file's, and what requests have changed.
 
-use super::config::{Config, DiskConfig, Size, VmConfig};
+use super::config::{Config, DiskConfig, Size, VmConfig, default_policy};
 use super::error::ServeError;
 use super::paths::{PathUse, collisions};
 use crate::config::{CacheConfig, SsdConfig};
@@ -216,6 +216,7 @@ fn hold_vm(now: &VmConfig, vm: &mut VmConfig, base: &mut VmConfig, is_served: &I
             "the socket, the clients or the port of the VM have changed in the configuration: they stay as they are until a restart, or until it is removed and added again"
         );
     }
+    let follows = vm.policy != now.policy && vm.policy == default_policy(&vm.disks);
     for disk in &mut vm.disks {
         let known = now.disks.iter().find(|known| known.name == disk.name);
         let Some(known) = known.filter(|_| (is_served.disk)(&disk.name)) else {
@@ -230,6 +231,11 @@ fn hold_vm(now: &VmConfig, vm: &mut VmConfig, base: &mut VmConfig, is_served: &I
                 "the configuration of the disk has changed: it is served as before until a restart, or until it is removed and added again"
             );
         }
+    }
+    // A policy that follows from the modes of disks waits for them.
+    let of_served = default_policy(&vm.disks);
+    if follows && vm.policy != of_served {
+        (vm.policy, base.policy) = (now.policy, of_served);
     }
 }
 

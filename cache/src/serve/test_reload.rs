@@ -4,6 +4,7 @@ use super::test::port;
 use super::test_clients::execute;
 use super::*;
 use crate::backing::{OpenOptions, RawImage};
+use crate::config::{Mode, Policy};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -127,6 +128,31 @@ fn a_reload_leaves_what_is_configured_otherwise_as_it_is() {
     third.vms[0].disks[0].image = dir.join("somewhere else");
     third.vms[2].disks[0].image = dir.join("a");
     assert_refused(&service, &third, "expected every file and device once");
+    service.shut_down(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn a_policy_that_follows_from_a_mode_waits_for_the_restart_as_the_mode_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    image(dir, "a");
+    let service = Service::start(&config(dir, "", &["a"])).unwrap();
+    let policy = |service: &Service| service.stats().cache.vms[0].policy;
+    let mut other = config(dir, "", &["a"]);
+    let vm = &mut other.vms[0];
+    vm.disks[0].mode = Some(Mode::Exclusive);
+    vm.policy = super::config::default_policy(&vm.disks);
+    for _ in 0..2 {
+        assert_eq!(service.reload(&other).unwrap(), Reloaded::default());
+        assert_eq!(policy(&service), Policy::S3Fifo);
+    }
+    // One that the file names does not wait.
+    let mut named = other.clone();
+    named.vms[0].policy = Policy::Fifo;
+    let changed = service.reload(&named).unwrap().changed;
+    assert_eq!(changed, ["VM \"a\": policy fifo"]);
+    let service = execute(service, &other);
+    assert_eq!(policy(&service), Policy::Ghost);
     service.shut_down(Duration::from_secs(5)).unwrap();
 }
 

@@ -1,8 +1,9 @@
 //! Whether the values of a configuration fit together.
 
 use super::tables::{DiskMode, DiskTable, File, ListenTable, PoolTable, PortTable, VmTable};
-use super::types::{Config, DiskConfig, Listen, NAME, PoolConfig, PortConfig, VmConfig, is_name};
-use crate::config::{CacheConfig, Mode, Policy, PoolSpec, SsdConfig, StoreKind};
+use super::types::{Config, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};
+use super::types::{NAME, default_policy, is_name};
+use crate::config::{CacheConfig, Mode, PoolSpec, SsdConfig, StoreKind};
 use crate::frontend::{ContainerTag, SocketAccess};
 use crate::nbd::TlsFiles;
 use justitia_common::toml_file::Report;
@@ -124,18 +125,11 @@ impl VmTable {
             .port
             .map(|port| check_port(port, &self.name, exports, report));
         check_serials(&self.disk, port.is_some(), report);
-        let exclusive = |d: &DiskTable| matches!(d.mode, DiskMode::Exclusive);
-        let policy = self.policy.unwrap_or_else(|| {
-            if self.disk.iter().any(exclusive) {
-                Policy::Ghost
-            } else {
-                Policy::S3Fifo
-            }
-        });
+        let disks: Vec<_> = self.disk.into_iter().map(DiskTable::into_config).collect();
         VmConfig {
             name: self.name.into_inner(),
             weight: self.weight,
-            policy,
+            policy: self.policy.unwrap_or_else(|| default_policy(&disks)),
             socket: self.socket,
             clients,
             pools: self
@@ -143,7 +137,7 @@ impl VmTable {
                 .into_iter()
                 .map(|pool| pool.into_config(report))
                 .collect(),
-            disks: self.disk.into_iter().map(DiskTable::into_config).collect(),
+            disks,
             port,
         }
     }

@@ -8,7 +8,7 @@ mod types;
 
 pub use justitia_common::toml_file::Size;
 pub use types::{Config, DiskConfig, Listen, PoolConfig, PortConfig, VmConfig};
-pub(super) use types::{NAME, is_name};
+pub(super) use types::{NAME, default_policy, is_name};
 
 use justitia_common::toml_file::{Report, TomlError, TomlFile};
 use std::path::Path;

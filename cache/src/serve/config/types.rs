@@ -149,6 +149,15 @@ impl Config {
     }
 }
 
+/// The policy of a VM that names none, by the modes of its disks.
+pub(in crate::serve) fn default_policy(disks: &[DiskConfig]) -> Policy {
+    if disks.iter().any(|disk| disk.mode == Some(Mode::Exclusive)) {
+        Policy::Ghost
+    } else {
+        Policy::S3Fifo
+    }
+}
+
 fn number<S: Serializer>(weight: &Weight, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(weight.get())
 }
