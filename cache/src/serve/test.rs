@@ -179,6 +179,15 @@ fn every_value_that_cannot_be_read_is_reported() {
     assert_eq!(lines.len(), expected.len(), "{found}");
 }
 
+#[test]
+fn a_vm_without_any_socket_is_refused_with_the_keys_that_give_one() {
+    for listen in ["", "[listen]\nsocket_mode = \"0660\"\n"] {
+        let found = errors(&format!("{listen}[[vm]]\nname = \"a\"\n"));
+        let expected = "expected `socket` for VM \"a\", `vhost` for each of its disks, or `unix` or `tcp` in [listen], found none";
+        assert!(found.contains(expected), "{found}");
+    }
+}
+
 /// What is replaced in [`WHOLE`], by what, and the line and the beginning of the error. `\n` is the end of a line.
 const WRONG: &str = r#"
 weight = 200 | weight = 0 | 21: vm.weight: expected a weight from 1 to 10000, found 0

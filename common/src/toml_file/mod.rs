@@ -211,7 +211,7 @@ impl<'a> Report<'a> {
         let (table, errors) = DeTable::parse_recoverable(&self.text.padded);
         for error in errors {
             let at = error.span().map(|span| span.start);
-            self.push(self.text.syntax_error(at, error.message()));
+            self.push(self.text.syntax_error(at, reworded(error.message())));
         }
         let lines: Vec<&str> = self.text.text().lines().collect();
         let wrong = self.errors.iter().filter_map(|error| error.line);

@@ -187,6 +187,10 @@ const TYPED: &[(&str, &str)] = &[
         "1: count: expected a whole number, not below 0, found -1",
     ),
     ("many = 1.5", "1: many: expected a whole number, found 1.5"),
+    (
+        "count = 0660",
+        "1: expected a number without a zero before it, found one with: to keep the zero, quote it",
+    ),
     ("part = \"x\"", "1: part: expected a number, found \"x\""),
     (
         "on = \"yes\"",

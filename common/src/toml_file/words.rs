@@ -65,6 +65,11 @@ pub fn known(what: &str, names: &BTreeSet<&str>, name: &str) -> Result<(), Strin
 /// What serde says, in the order of our own errors.
 #[must_use]
 pub fn reworded(said: &str) -> String {
+    // Such as a mode.
+    if said.starts_with("unexpected leading zero") {
+        return "expected a number without a zero before it, found one with: to keep the zero, quote it, such as \"0660\""
+            .to_owned();
+    }
     let parted = |begin: &str, between: &str| {
         let (found, expected) = said.strip_prefix(begin)?.rsplit_once(between)?;
         Some((found.to_owned(), expected.to_owned()))

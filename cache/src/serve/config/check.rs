@@ -102,7 +102,7 @@ impl VmTable {
         let unserved = self.disk.is_empty() || self.disk.iter().any(|d| d.vhost.is_none());
         if unserved && !served && self.socket.is_none() {
             let what = format!(
-                "expected a socket for VM {:?}, a `vhost` socket for each of its disks, or a [listen] table for all, found none",
+                "expected `socket` for VM {:?}, `vhost` for each of its disks, or `unix` or `tcp` in [listen], found none (in a command: --socket PATH, --vhost PATH)",
                 self.name.get_ref()
             );
             report.error_at(&self.name, what);
