@@ -70,7 +70,7 @@ pub(super) struct Serve {
     /// Refuse writes to the image
     #[arg(long, conflicts_with = "config")]
     read_only: bool,
-    /// Check the file of --config, and what it names: images, certificates, the SSD store's place; print every error, and exit
+    /// Check the file of --config, and what it names: images, certificates, places of sockets and of the SSD store; print every error, and exit
     #[arg(long, requires = "config", conflicts_with = "image")]
     check_config: bool,
     /// Print a configuration with every key, and exit
