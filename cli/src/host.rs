@@ -83,7 +83,7 @@ struct Run {
     /// Change nothing and ask no guest to give; `justitia host status` and `explain` show what would be done
     #[arg(long)]
     observe: bool,
-    /// Check the configuration and exit: print each error with file and line
+    /// Check the configuration and exit: print each error with file and line, and what is hardly meant
     #[arg(long)]
     check_config: bool,
     /// Configuration file [default: /etc/justitia/host.toml, if it exists]
@@ -206,16 +206,26 @@ pub(crate) fn host(args: &Host) -> anyhow::Result<ExitCode> {
 
 fn start(args: &Run) -> anyhow::Result<ExitCode> {
     let config = Config::load(args.config.as_deref())?;
+    let advice = config.advice();
     if args.check_config {
-        let file = args.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
-        let what = match file.exists() {
-            true => "no errors",
-            false => "there is none, and none is needed",
+        let path = args.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
+        let file = encode(path.as_os_str());
+        for what in &advice {
+            out::line(format_args!("warning: {file}: {what}"));
+        }
+        let what = match (path.exists(), advice.len()) {
+            (false, _) => "there is none, and none is needed".to_owned(),
+            (true, 0) => "no errors".to_owned(),
+            (true, 1) => "no errors, 1 warning".to_owned(),
+            (true, count) => format!("no errors, {count} warnings"),
         };
-        out::line(format_args!("{}: {what}", encode(file.as_os_str())));
+        out::line(format_args!("{file}: {what}"));
         return Ok(ExitCode::SUCCESS);
     }
     crate::log::start();
+    for what in advice {
+        tracing::warn!("{what}");
+    }
     run(Options {
         config,
         config_file: args.config.clone(),

@@ -145,6 +145,11 @@ fn a_hosts_configuration_is_checked_and_nothing_is_started() {
     ));
     let expected = (Some(0), String::new(), format!("{file}: no errors\n"));
     assert_eq!(checked, expected);
+    std::fs::write(file, "headroom = \"10\"\n").unwrap();
+    let (code, _, out) = said(&format!("host run --check-config --config {file}"));
+    let warned = out.starts_with(&format!("warning: {file}: headroom: expected 1.0 MiB"));
+    let counted = out.ends_with(&format!("{file}: no errors, 1 warning\n"));
+    assert!(code == Some(0) && warned && counted, "{out}");
     let reset = format!("host reset --directory {directory}");
     let (code, _, out) = said(&reset);
     assert_eq!((code, out.as_str()), (Some(0), "nothing to restore\n"));

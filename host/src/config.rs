@@ -17,6 +17,8 @@ use crate::socket::Socket;
 pub const DEFAULT_PATH: &str = "/etc/justitia/host.toml";
 /// Per cent that stay available, unless configured. What guests allocate within seconds has to fit.
 const HEADROOM: u64 = 10;
+/// A size of fewer bytes is hardly meant: its unit is missing.
+const LEAST: u64 = 1 << 20;
 
 /// What is configured.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -150,6 +152,34 @@ impl Config {
     #[must_use]
     pub fn memory(&self, total: u64) -> u64 {
         self.most.map_or(total, |most| most.min(total))
+    }
+
+    /// What is hardly meant, in words.
+    #[must_use]
+    pub fn advice(&self) -> Vec<String> {
+        let headroom = match self.headroom {
+            Headroom::Percent(_) => None,
+            Headroom::Bytes(bytes) => Some(bytes),
+        };
+        let sizes = [("headroom", headroom), ("most", self.most)];
+        let small = sizes.iter().filter_map(|(key, size)| {
+            let found = Size(size.filter(|size| *size < LEAST)?);
+            let least = Size(LEAST);
+            Some(format!(
+                "{key}: expected {least} or more, found {found}: give a unit, such as \"4GiB\""
+            ))
+        });
+        let mut told: Vec<String> = small.collect();
+        if let (Some(headroom), Some(most)) = (headroom, self.most)
+            && headroom >= most
+        {
+            told.push(format!(
+                "headroom: expected less than `most`, {}, found {}: nothing is left for VMs",
+                Size(most),
+                Size(headroom)
+            ));
+        }
+        told
     }
 
     fn parse(text: &TomlFile) -> Result<Self, ConfigError> {
@@ -296,6 +326,34 @@ mod tests {
             [1 << 30, 8 << 30].map(|of| bounded.memory(of)),
             [1 << 30, 2 << 30]
         );
+    }
+
+    #[test]
+    fn what_is_hardly_meant_is_told() {
+        for (text, told) in [
+            (
+                "headroom = \"10\"",
+                "headroom: expected 1.0 MiB or more, found 10 B",
+            ),
+            (
+                "most = \"48\"",
+                "most: expected 1.0 MiB or more, found 48 B",
+            ),
+            (
+                "headroom = \"4GiB\"\nmost = \"4GiB\"",
+                "headroom: expected less than `most`, 4.0 GiB, found 4.0 GiB",
+            ),
+        ] {
+            let found = parse(text).unwrap().advice();
+            assert!(found.len() == 1 && found[0].starts_with(told), "{found:?}");
+        }
+        for text in [
+            "",
+            "headroom = \"10%\"\nmost = \"4GiB\"",
+            "headroom = \"1GiB\"",
+        ] {
+            assert_eq!(parse(text).unwrap().advice(), Vec::<String>::new());
+        }
     }
 
     #[test]
