@@ -271,6 +271,30 @@ fn every_unit_and_every_rule_is_packaged_and_no_unit_is_switched_on() {
     assert!(!restarted.contains(&"justitia-cache.service"));
 }
 
+#[test]
+fn a_removal_says_whose_disks_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_str().unwrap();
+    std::fs::create_dir_all(dir.path().join("run/systemd/system")).unwrap();
+    let script = std::fs::read_to_string(packaging().join("before-removal.sh")).unwrap();
+    let script = script.replace("/run/", &format!("{root}/run/"));
+    let said = |stats: &str| {
+        // In the place of the programs.
+        let programs = format!("systemctl() {{ :; }}\njustitia() {{ printf '{stats}'; }}\n");
+        let run = Command::new("sh")
+            .args(["-ec", &(programs + &script)])
+            .output();
+        let done = run.unwrap();
+        assert!(done.status.success() && done.stdout.is_empty(), "{done:?}");
+        String::from_utf8(done.stderr).unwrap()
+    };
+    assert_eq!(said("VM/POOL\\n20 clients of a VM\\n\\n0 clients\\n"), "");
+    let both = said("VM/POOL\\n\\n20 clients\\n1 front ends over vhost-user\\n");
+    let expected = "justitia: 20 clients lose their disks: justitia-cache is stopped\n\
+                    justitia: 1 front ends over vhost-user lose their disks: justitia-cache is stopped\n";
+    assert_eq!(both, expected);
+}
+
 /// Runs a script of the package's with a machine of its own below `root`; `None` if there is no such script, or no shell.
 fn maintainer_script(name: &str, argument: &str, root: &Path) -> Option<Output> {
     let build = std::fs::read_to_string(packaging().join("deb.sh")).ok()?;
