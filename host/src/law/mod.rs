@@ -1,18 +1,18 @@
-//! The law: which VM gives back how much, now.
+//! The control law: how much memory each VM gives back now.
 //!
-//! *Measured*: the host's available memory, each VM's resident memory, and what its guest reports. *Actuated*: requests to
-//! the guest's agent to give cache back (nothing is hidden from the guest: it takes the memory again as it likes), and, as the
-//! last resort, the balloon. *Error fed back*: the headroom that the host lacks, now and by the VMs' growth in the next
-//! seconds. *Stable*, because what was asked for and has not come yet counts as come, because a VM is never asked below
-//! its entitlement, and because a step that hurt raises what is believed of the VM's working set (`watch`).
+//! *Measured*: the host's available memory, each VM's resident memory, and the guests' reports. *Actuated*: requests to
+//! guests' agents to give cache back, and balloons as the last resort. A request hides no memory: the guest may use it again.
+//! *Error fed back*: the headroom that the host lacks, now and after the VMs' growth in the next seconds. *Stable* for three
+//! reasons. Requested memory counts before it arrives. No VM is asked for memory below its entitlement. A harmful step raises
+//! the estimate of the VM's working set (`watch`).
 //!
-//! **Entitlement**: what all VMs hold and what the host has above the headroom is divided by [`entitlements`]: configured
-//! minimums, then what is in use (cannot be given back without swapping), then working sets, then the rest, each by weight.
-//! A report of what is in use counts up to the VM's share by weight: beyond that it would come before the working sets of
-//! others, and anybody can report anything. When the host is about to swap it counts whole where the balloon's statistics,
-//! which the guest's kernel makes and not its agent, do not contradict it.
+//! **Entitlement**: [`entitlements`] divides the memory that all VMs hold, and the host's above the headroom. In order, each
+//! by weight: configured minimums, memory in use (not reclaimable without swapping), working sets, and the rest. Reported
+//! memory in use counts up to the VM's share by weight: more would come before other VMs' working sets, and a guest can
+//! report anything. When the host is about to swap, all of it counts unless the balloon's statistics contradict it. The
+//! guest's kernel makes these, not its agent.
 //!
-//! Amounts are bytes, times milliseconds of a clock that the caller has.
+//! Amounts are bytes, times milliseconds of the caller's clock.
 
 #[cfg(test)]
 mod tests;
@@ -33,22 +33,22 @@ use watch::Watch;
 /// How far ahead growth is provided for, milliseconds: a report is a second old, a request takes another, and free pages are
 /// reported in batches every 2 s (`PAGE_REPORTING_DELAY` in the kernel's mm/page_reporting.c).
 const AHEAD_MS: u64 = 3000;
-/// What is urgent stays so for this long, milliseconds: entitlements differ then, and balloons would follow to and fro.
+/// How long urgency lasts, milliseconds: it changes entitlements, and balloons would oscillate.
 const URGENT_MS: u64 = 5000;
-/// A balloon gives back beyond a share only what the host has above so many parts of its headroom: else the same memory would
-/// be taken again.
+/// A balloon returns more than the entitlement only from host memory above this multiple of the headroom: otherwise the same
+/// memory would be taken again.
 const SPARE_PARTS: u64 = 2;
 
-/// What is held beyond what a balloon leaves, as a part of the memory, shows that the balloon frees nothing. What QEMU holds itself is less.
+/// If a VM holds this part of its memory more than its balloon leaves, the balloon frees nothing. QEMU's own memory is less.
 const PINNED_PART: u64 = 8;
 
-/// For less than this part of the headroom no cache worth having is asked for, and no balloon of a guest that answers is inflated.
+/// A shortage below this part of the headroom takes no cache worth having, and inflates no balloon of a guest that answers.
 const BEARABLE_PARTS: u64 = 4;
 
-/// Below this part of the headroom only what the host sees counts, and balloons take what is lacking.
+/// Below this part of the headroom only the host's own measurements count, and balloons take the missing memory.
 const DOUBT_PARTS: u64 = 4;
 
-/// The law, with what it remembers of each VM.
+/// The law with its history of each VM.
 #[derive(Clone, Debug, Default)]
 pub struct Law {
     watches: BTreeMap<VmId, Watch>,
@@ -56,14 +56,14 @@ pub struct Law {
 }
 
 impl Law {
-    /// Notes the answer of a VM's agent to [`Order::Reclaim`]: how much it gave. An answer to nothing is ignored.
+    /// Notes an agent's answer to [`Order::Reclaim`]: the bytes that it gave. An answer without a request is ignored.
     pub fn answered(&mut self, now: u64, vm: VmId, given: u64) {
         if let Some(watch) = self.watches.get_mut(&vm) {
             watch.answered(now, given);
         }
     }
 
-    /// Decides. To be called a few times a second, with every VM.
+    /// Makes a plan. To be called a few times a second, with every VM.
     pub fn decide(&mut self, now: u64, host: Host, vms: &[Vm]) -> Plan {
         self.watches
             .retain(|id, _| vms.iter().any(|vm| vm.id == *id));
@@ -71,7 +71,7 @@ impl Law {
             let watch = self.watches.entry(vm.id).or_default();
             watch.look(now, vm, vm.distress());
         }
-        // What QEMU holds itself is no memory of the guest: it is not divided.
+        // QEMU's own memory is not the guest's: it is not divided.
         let mut vms = vms.to_vec();
         for vm in &mut vms {
             let overhead = self.watches[&vm.id].overhead(vm);
@@ -106,7 +106,7 @@ impl Law {
             growth.min(vm.most.saturating_sub(vm.resident))
         };
         let wanted: u64 = vms.iter().map(wanted).sum();
-        // What guests say they gave does not count once little is left: some may not have given it.
+        // With little memory left, announced memory does not count: some guests may not have given it.
         let believed = host.available >= host.headroom / DOUBT_PARTS;
         let coming = vms.iter().map(|vm| self.watches[&vm.id].coming());
         let coming: u64 = if believed { coming.sum() } else { 0 };
@@ -151,8 +151,8 @@ impl Law {
         }
     }
 
-    /// Asks for what the host lacks: the VM furthest above its entitlement first, and of all of these VMs first what is not
-    /// worth having.
+    /// Asks for the memory that the host lacks: first for cache that is not worth having, of all VMs. The VMs furthest above
+    /// their entitlement come first.
     fn take(&mut self, now: u64, vms: &[Vm], plan: &Plan, decisions: &mut Vec<Decision>) {
         let urgent = plan.urgent;
         let mut order: Vec<(&Vm, &Place)> = vms.iter().zip(&plan.places).collect();
@@ -171,7 +171,7 @@ impl Law {
             if step < STEP_LEAST {
                 continue;
             }
-            // It has given what it has: hiding free memory from it as well is worse than a little less headroom.
+            // It has given what it can: to hide free memory from it is worse than a little less headroom.
             if vm.guest.is_some() && !place.heeds && !urgent && plan.shortage <= plan.bearable {
                 continue;
             }
@@ -195,8 +195,8 @@ impl Law {
     }
 }
 
-/// What each of these VMs is to give of what the host lacks: first what is not worth having of all of them, then what is. That is
-/// lent a part of the headroom while nothing is urgent.
+/// The part of the shortage that each of these VMs gives: cache not worth having, and cache worth having. Unless urgent, the
+/// latter only for a shortage beyond `bearable`.
 fn steps(vms: &[(&Vm, &Place)], plan: &Plan) -> Vec<(u64, u64)> {
     let mut lacks = plan.shortage;
     let most = |vm: &Vm, place: &Place| {
@@ -222,7 +222,7 @@ fn steps(vms: &[(&Vm, &Place)], plan: &Plan) -> Vec<(u64, u64)> {
     steps
 }
 
-/// Takes at most so much off what is lacking.
+/// Takes at most `most` off the shortage.
 fn taken(lacks: &mut u64, most: u64) -> u64 {
     let taken = most.min(*lacks);
     *lacks -= taken;
@@ -233,7 +233,7 @@ fn excess(vm: &Vm, place: &Place) -> u64 {
     vm.resident.saturating_sub(place.entitled)
 }
 
-/// `capacity` over VMs that demand this.
+/// Divides `capacity` among VMs with these demands.
 fn divided(capacity: u64, demands: impl Iterator<Item = Demand>) -> Vec<u64> {
     let mut tree = Tree::new();
     for demand in demands {
@@ -242,9 +242,9 @@ fn divided(capacity: u64, demands: impl Iterator<Item = Demand>) -> Vec<u64> {
     entitlements(&tree, capacity)
 }
 
-/// What a VM demands. Reports count up to what the host sees.
+/// The demand of a VM. Reports count up to the host's own measurements.
 fn demand(vm: &Vm, watch: &Watch, share: u64, urgent: bool) -> Demand {
-    // What the guest's kernel says is not available to programs.
+    // Memory that is not available to programs, as the guest's kernel says.
     let used = |balloon: Balloon| Some(balloon.actual.saturating_sub(balloon.available?));
     let guest = vm.guest.filter(|_| !vm.is_pinned);
     let balloon = vm
@@ -256,7 +256,7 @@ fn demand(vm: &Vm, watch: &Watch, share: u64, urgent: bool) -> Demand {
         (Some(guest), _) => {
             let worth = guest.unreclaimable.saturating_add(guest.worth);
             let worth = worth.max(watch.floor());
-            // A guest that reads again what it had needs more than it has; nobody knows how much.
+            // A guest that refaults needs more memory than it has; how much more is unknown.
             let refaults = watch.refaults(AHEAD_MS);
             let needs = if refaults >= STEP_LEAST {
                 vm.resident.saturating_add(room)
@@ -266,7 +266,7 @@ fn demand(vm: &Vm, watch: &Watch, share: u64, urgent: bool) -> Demand {
             let worth = worth.saturating_add(refaults).max(needs);
             (guest.unreclaimable, worth)
         }
-        // Without an agent nobody says what its cache is worth: it counts as worth having, up to what the weight allows.
+        // Without an agent the worth of its cache is unknown: all counts as worth having, within its share by weight.
         (None, Some(used)) => (used, vm.resident.saturating_add(room)),
         // Nothing can be taken from it.
         (None, None) => (vm.resident, vm.resident.saturating_add(room)),
@@ -288,20 +288,20 @@ fn demand(vm: &Vm, watch: &Watch, share: u64, urgent: bool) -> Demand {
     }
 }
 
-/// The balloon by `most` larger, if that is safe: the guest's kernel has so much available beyond its reserve and takes back
-/// what it needs. Never below what it is entitled to.
+/// Inflates the balloon by at most `most`, if that is safe: the guest's kernel has that available beyond its reserve, and
+/// takes memory back when it needs some. Never below the entitlement.
 fn inflated(vm: &Vm, place: &Place, most: u64) -> Option<Decision> {
     let balloon = vm.balloon?;
-    // It is still at the last step, or the guest has taken some back.
+    // The last step is not done, or the guest has taken memory back.
     if balloon.actual.abs_diff(balloon.target) >= STEP_LEAST || !balloon.deflates_on_oom {
         return None;
     }
-    // The host has got nothing of what is in it: the memory is pinned, as with an assigned device.
+    // The host got none of the balloon's memory: it is pinned, as with an assigned device.
     if vm.resident > balloon.actual.saturating_add(vm.ram / PINNED_PART) {
         return None;
     }
     let available = balloon.available?.saturating_sub(2 * vm.reserve());
-    // Free memory that the host does not hold goes into a balloon first, and frees nothing.
+    // Free memory that the host does not hold enters a balloon first, and frees nothing.
     let hollow = balloon.actual.saturating_sub(vm.resident).min(balloon.free);
     let least = place.entitled.max(vm.minimum);
     let target = balloon
@@ -315,7 +315,7 @@ fn inflated(vm: &Vm, place: &Place, most: u64) -> Option<Decision> {
     })
 }
 
-/// What a balloon gives back: everything to a guest that lacks memory; else up to the entitlement, and what the host has to
+/// Deflates the balloon: fully for a guest that lacks memory, otherwise to the entitlement and by memory that the host can
 /// spare.
 fn given_back(host: Host, vm: &Vm, place: &Place) -> Option<Decision> {
     let balloon = vm.balloon?;

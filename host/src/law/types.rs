@@ -1,11 +1,11 @@
-//! What the law sees, and what it says.
+//! The input and output of the law.
 
 use justitia_guest_protocol::memory::State;
 use justitia_share::{PAGE_SIZE, Weight};
 
 /// The largest step of a VM, bytes: a guest reclaims it in a fraction of a second, so that the next decision is not late.
 pub const STEP_MOST: u64 = 64 << 20;
-/// The largest step of a VM as a part of its memory: one step in error leaves a small guest seven eighths.
+/// The largest step of a VM as a part of its memory: a wrong step leaves a small guest seven eighths.
 pub(super) const STEP_PART: u64 = 8;
 /// The smallest step, bytes: two of the blocks in which free pages are reported. Less is not worth a request.
 pub const STEP_LEAST: u64 = 4 << 20;
@@ -15,7 +15,7 @@ const RESERVE_PART: u64 = 32;
 /// How long a guest may take for a request, milliseconds.
 pub const WITHIN_MS: u64 = 1000;
 
-/// Names a VM for as long as it runs.
+/// Identifies a VM while it runs.
 pub type VmId = u64;
 
 /// The host's memory.
@@ -23,35 +23,34 @@ pub type VmId = u64;
 pub struct Host {
     /// `MemAvailable`.
     pub available: u64,
-    /// What is to stay available.
+    /// The memory that stays available.
     pub headroom: u64,
-    /// What VMs hold beyond what they may hold together, if that is bounded: then nothing is available.
+    /// How much VMs hold beyond the configured maximum for all, if there is one: then nothing is available.
     pub over: u64,
 }
 
-/// What is known of a VM.
+/// The state of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vm {
-    /// Its name here.
+    /// Its id.
     pub id: VmId,
     /// Its weight among the VMs.
     pub weight: Weight,
-    /// What it may keep before anything is divided.
+    /// The memory that it keeps before the rest is divided.
     pub minimum: u64,
     /// The memory that its guest has without a balloon.
     pub ram: u64,
-    /// The most that it can hold: that memory, or what its cgroup lets it have, if that is less.
+    /// The most that it can hold: `ram`, or the limit of its cgroup, if that is less.
     pub most: u64,
-    /// What it holds of the host's memory.
+    /// The memory of the host that it holds.
     pub resident: u64,
-    /// The host gets nothing of its memory back, whatever its guest gives: that is in hugepages, which are not among what it holds here, or
-    /// locked, or pinned for a device.
+    /// Whether the host gets none of its memory back: it is in hugepages (not in `resident`), locked, or pinned for a device.
     pub is_pinned: bool,
-    /// What QEMU holds itself of what it holds, where that is known: it is no memory of the guest.
+    /// QEMU's own part of `resident`, if known: it is no memory of the guest.
     pub own: Option<u64>,
-    /// Its balloon, if it has one that can be asked.
+    /// Its balloon, if it has one and the monitor answers.
     pub balloon: Option<Balloon>,
-    /// The last report of its agent, if that is young and plausible. `None` for silence and lies.
+    /// The last report of its agent, if it is recent and plausible. `None` for silence and lies.
     pub guest: Option<Report>,
 }
 
@@ -60,26 +59,26 @@ pub struct Vm {
 pub struct Balloon {
     /// The memory that it leaves to the guest.
     pub actual: u64,
-    /// What it was asked to leave.
+    /// The target for `actual`.
     pub target: u64,
-    /// The guest takes back from it what it needs rather than kill a process (`deflate-on-oom`).
+    /// Whether the guest takes memory back rather than kill a process (`deflate-on-oom`).
     pub deflates_on_oom: bool,
-    /// `stat-available-memory` of the balloon's statistics, if they are young.
+    /// `stat-available-memory` of the balloon's statistics, if they are recent.
     pub available: Option<u64>,
     /// `stat-free-memory`, of the same statistics.
     pub free: u64,
 }
 
-/// A guest's report: what the law uses of it.
+/// The part of a guest's report that the law uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// When it was made: a report is looked at once.
+    /// When it was made: each report is judged once.
     pub at: u64,
     /// `MemAvailable` of the guest.
     pub available: u64,
     /// Its `MemTotal` without its `MemFree`, and without its balloon.
     pub used: u64,
-    /// What cannot be given back without swapping.
+    /// Memory that cannot be given back without swapping.
     pub unreclaimable: u64,
     /// Cache that is worth having.
     pub worth: u64,
@@ -89,27 +88,27 @@ pub struct Report {
     pub stalled_us: u64,
 }
 
-/// What a VM is to do.
+/// An order to a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Its agent is to give cache back, within [`WITHIN_MS`].
+    /// Its agent gives this much cache back, within [`WITHIN_MS`].
     Reclaim(u64),
-    /// The balloon is to leave the guest so much.
+    /// The balloon leaves this much to the guest.
     Balloon(u64),
 }
 
-/// Why.
+/// The reason for a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// The host lacks memory, and the VM holds cache beyond its entitlement that is not worth having.
     Idle,
     /// The host lacks memory, and the VM holds more than its entitlement.
     Excess,
-    /// As `Excess`; its guest has no agent, or did not heed it.
+    /// As `Excess`; its guest has no agent, or the agent did not heed.
     Unheeded,
-    /// The guest lacks memory: everything is given back.
+    /// The guest lacks memory: its balloon is deflated.
     Distress,
-    /// The host has memory again, or the VM is below its share: it is given back.
+    /// The VM is entitled to more, or the host has memory to spare: its balloon is deflated.
     Spare,
 }
 
@@ -118,56 +117,56 @@ pub enum Why {
 pub struct Decision {
     /// Which VM.
     pub vm: VmId,
-    /// What it is to do.
+    /// The order.
     pub order: Order,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
-/// Where a VM stands.
+/// The entitlement of a VM, and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Which VM.
     pub vm: VmId,
-    /// Its share if all VMs wanted everything.
+    /// Its share by weight if all VMs wanted everything.
     pub share: u64,
-    /// What it may have now.
+    /// Its entitlement now.
     pub entitled: u64,
-    /// What counts as in use.
+    /// Memory that counts as in use.
     pub in_use: u64,
-    /// What counts as its working set, what is in use included.
+    /// Memory that counts as its working set, memory in use included.
     pub working_set: u64,
-    /// What a step that hurt has shown that it needs; 0: nothing, yet or any more.
+    /// The memory that it needs, as a harmful step has shown; 0: none is known.
     pub floor: u64,
-    /// For how long it is asked for nothing, because it was in distress or did not give.
+    /// How long it is asked for nothing after distress or a step that made its tasks wait, milliseconds.
     pub paused_ms: u64,
-    /// It gives when it is asked.
+    /// Whether it gives memory when it is asked.
     pub heeds: bool,
-    /// Its guest lacks memory.
+    /// Whether its guest lacks memory.
     pub distress: bool,
 }
 
-/// What was decided, and from what.
+/// The decisions, and their basis.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Orders, at most one a VM.
+    /// At most one for each VM.
     pub decisions: Vec<Decision>,
-    /// In the order of the VMs that were given.
+    /// In the order of the given VMs.
     pub places: Vec<Place>,
-    /// What was divided.
+    /// The divided memory.
     pub capacity: u64,
-    /// The host is about to swap: within seconds half of its headroom is gone. Then pauses do not count, nor the smaller bound
-    /// of steps.
+    /// Whether the host is about to swap: half of its headroom would be gone within seconds. Then pauses and the smaller
+    /// bound of steps do not apply.
     pub urgent: bool,
-    /// What the host lacks, growth of the next seconds included, and without what is on its way.
+    /// The memory that the host lacks, with growth in the next seconds and without memory on its way.
     pub shortage: u64,
-    /// So much of it is no reason to inflate the balloon of a guest that answers.
+    /// A shortage up to this does not inflate the balloon of a guest that answers.
     pub bearable: u64,
 }
 
 impl Report {
-    /// What a guest said at this moment, while so much of its memory was in its balloon: with `deflate-on-oom` its kernel counts that
-    /// as used (`fill_balloon` in drivers/virtio/virtio_balloon.c).
+    /// A guest's report. `balloon`: bytes in its balloon, which its kernel counts as used with `deflate-on-oom`
+    /// (`fill_balloon` in drivers/virtio/virtio_balloon.c).
     #[must_use]
     pub const fn new(at: u64, state: &State, balloon: u64) -> Self {
         let used = state.total.saturating_sub(state.free);
@@ -184,18 +183,18 @@ impl Report {
 }
 
 impl Vm {
-    /// The most that one step may take of it.
+    /// The largest step.
     #[must_use]
     pub fn step(&self) -> u64 {
         (self.ram / STEP_PART).min(STEP_MOST)
     }
 
-    /// What its guest keeps available, or is in distress.
+    /// The memory that a guest keeps available: with less it is in distress.
     pub(super) const fn reserve(&self) -> u64 {
         self.ram / RESERVE_PART
     }
 
-    /// Whether the guest lacks memory. Where the balloon has statistics they decide: the guest's kernel makes them.
+    /// Whether the guest lacks memory. The balloon's statistics decide, if there are any: the guest's kernel makes them.
     pub(super) fn distress(&self) -> bool {
         let statistics = self.balloon.and_then(|balloon| balloon.available);
         let reported = self.guest.map(|guest| guest.available);

@@ -1,4 +1,4 @@
-//! What is remembered of one VM: what it was asked for, what came of it, and what that shows.
+//! The history of one VM: requests, their results, and the conclusions.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,85 +8,84 @@ use justitia_share::num::{to_f64, to_u64};
 
 use super::types::{Report, Vm, WITHIN_MS};
 
-/// For so long what a guest gave counts as coming, milliseconds: free pages are reported in batches, every 2 s.
+/// How long memory that a guest gave counts as on its way, milliseconds: free pages are reported in batches, every 2 s.
 const COMING_MS: u64 = 3000;
-/// Within so many milliseconds most of what was given has come, if anything does: large blocks have to form first.
+/// Most of the given memory arrives within this time, milliseconds, if any does: large blocks have to form first.
 const REPORTING_MS: u64 = 5000;
-/// The part of what was asked for that must come for a VM to heed. Others may grow into what it gives.
+/// A VM heeds if this part of the requested memory arrives. Its programs may use some of it again.
 const HEEDS_PART: u64 = 8;
-/// An answer that takes so many times as long as it may is none: a busy guest is late.
+/// A request is given up after this many times [`WITHIN_MS`]: a busy guest is late.
 const LATE_PARTS: u64 = 5;
-/// QEMU itself holds at most this part of its guest's memory, as far as a guest is believed: what it does not say it uses is
-/// not divided.
+/// The most that counts as QEMU's own memory by a guest's reports, as a part of the guest's memory. Memory that it does not
+/// report as used is not divided.
 const OVERHEAD_PART: u64 = 8;
-/// The part that the agent must say it gave: else it has no more to give, or does not want to.
+/// An agent that gives less than this part of a request has no more, or does not want to give more.
 const GIVES_PART: u64 = 2;
-/// For how long a VM that did not heed is not asked again but by its balloon, milliseconds. It may have had nothing to give.
+/// How long only the balloon takes memory from a VM that did not heed, milliseconds. It may have had nothing to give.
 const UNHEEDING_MS: u64 = 10_000;
-/// What was asked of a VM is judged when it is this part of its memory: some of what is free stays in blocks too small to be
-/// reported.
+/// A VM is judged once it was asked for this part of its memory: some free memory stays in blocks too small to be reported.
 const JUDGED_PART: u64 = 16;
-/// A step hurt if more than this part of it was read again.
+/// A step is harmful if more than this part of it is read again.
 const REFAULT_PART: u64 = 8;
-/// A step hurt if tasks wait for so much more of the time than before, per mille.
+/// A step is harmful if tasks wait for this much more of the time than before, per mille.
 const STALL_RISE: u64 = 100;
-/// The pause after the first step that hurt, or the first distress, milliseconds. Doubled each time.
+/// The pause after the first harmful step, or the first distress, milliseconds. It doubles each time.
 const PAUSE_LEAST_MS: u64 = 1000;
 /// The longest pause, milliseconds.
 const PAUSE_MOST_MS: u64 = 16_000;
-/// For so long a guest that was in distress is asked for nothing, whatever the host lacks, milliseconds.
+/// How long a guest is asked for nothing after distress, even if the host is about to swap, milliseconds.
 const SPARED_MS: u64 = 2000;
-/// What a step showed to be needed counts half after so long: loads change, and one step in half a minute that hurts is no
-/// load by itself.
+/// The half-life of a need that a harmful step has shown: loads change, and one harmful step in half a minute is no load by
+/// itself.
 const FLOOR_HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(30));
-/// Over how long growth is measured, milliseconds.
+/// The period over which growth is measured, milliseconds.
 const GROWTH_MS: u64 = 1000;
 
-/// The memory of one VM's past.
+/// The history of one VM.
 #[derive(Clone, Debug)]
 pub(super) struct Watch {
-    /// The last report, and rates between it and the one before.
+    /// The last report. The rates are between it and the one before.
     last: Option<Report>,
-    /// Bytes a second that were read again.
+    /// Refaults, bytes a second.
     refault_rate: u64,
     /// The part of the time in which a task waited, per mille.
     stall: u64,
-    /// Both before the first step of a series.
+    /// Both rates before the first step of a series.
     before: (u64, u64),
-    /// What was taken since the last report that was judged.
+    /// Bytes taken since the last judged report.
     taken: u64,
-    /// What it held before that.
+    /// Its resident memory before that.
     held_before: u64,
-    /// What is needed as far as is known, when that was found.
+    /// The memory that it needs, and when that was found.
     floor: Option<(u64, u64)>,
     floor_now: u64,
     pause_ms: u64,
     paused_until: u64,
-    /// The end of the pause after distress that holds whatever the host lacks.
+    /// The end of the pause after distress that holds even if the host is about to swap.
     spared_until: u64,
-    /// What was asked for and is not answered: bytes, when that ends.
+    /// An open request: bytes, and when it is given up.
     asked: Option<(u64, u64)>,
     /// Freed, and not yet seen by the host: bytes, and when each is given up. The oldest comes first.
     pending: VecDeque<(u64, u64)>,
-    /// What the host holds beyond what the guest uses: the least that was seen (QEMU itself, and what is never reported), and what was
-    /// more than that at the last report. Without reports: no bound.
+    /// Memory that is held beyond the guest's use: the least so far (QEMU's own, and pages that are never reported), and the
+    /// rest at the last report. Without reports: no bound.
     held_least: u64,
     held_free: u64,
     series: Option<Series>,
     unheeding_until: u64,
     resident: u64,
-    /// All that was given so far.
+    /// All bytes given so far.
     given: u64,
-    /// What was used at the begin of the period, with all that was given until then, and its begin.
+    /// The memory used or given by the start of the period, and this start.
     period: Option<(u64, u64)>,
     /// Bytes in [`GROWTH_MS`].
     growth: u64,
 }
 
-/// What was asked for, and what the host saw of it.
+/// Requests, and the memory that arrived.
 #[derive(Clone, Copy, Debug)]
 struct Series {
-    /// When it was last asked, while the series was too short to be judged.
+    /// The last request before the series was long enough to be judged.
     last: u64,
     asked: u64,
     came: u64,
@@ -121,13 +120,13 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// Looks at the VM as it is now.
+    /// Updates the history.
     pub(super) fn look(&mut self, now: u64, vm: &Vm, distress: bool) {
         self.note_resident(now, vm);
         if let Some((_, until)) = self.asked
             && until <= now
         {
-            // No answer: as one that gave nothing.
+            // No answer counts as a refusal.
             self.asked = None;
             self.unheeding_until = now + UNHEEDING_MS;
         }
@@ -153,7 +152,7 @@ impl Watch {
         }
     }
 
-    /// Notes what the guest uses while so much is held for it.
+    /// Notes the guest's use while the host holds `resident` for it.
     fn note_used(&mut self, resident: u64, used: u64) {
         let held = resident.saturating_sub(used);
         self.held_least = self.held_least.min(held);
@@ -196,7 +195,7 @@ impl Watch {
         }
     }
 
-    /// Whether what was taken since the last report hurt.
+    /// Judges whether the memory taken since the last report was needed.
     fn judge(&mut self, now: u64, report: Report) {
         let last = self.last.replace(report);
         let Some(last) = last else {
@@ -210,7 +209,7 @@ impl Watch {
             self.before = (self.refault_rate, self.stall);
             return;
         }
-        // A guest that read much again before does so now more, now less.
+        // The refaults of a guest that read much again before vary.
         let usual = self.before.0.saturating_add(self.before.0 / 2);
         let more = self.refault_rate.saturating_sub(usual) * ms / 1000;
         let stalls = self.stall > self.before.1 + STALL_RISE;
@@ -278,30 +277,30 @@ impl Watch {
         self.pending.push_back((bytes, now + COMING_MS));
     }
 
-    /// What was given and has not come.
+    /// Given memory that has not arrived.
     ///
-    /// No more than is held of what is free in the guest: it may have used it itself.
+    /// At most the free memory that is held for the guest: it may have used the rest itself.
     fn pending(&self) -> u64 {
         let pending: u64 = self.pending.iter().map(|(bytes, _)| bytes).sum();
         pending.min(self.held_free)
     }
 
-    /// What was given or asked for and has not come.
+    /// Given or requested memory that has not arrived.
     pub(super) fn coming(&self) -> u64 {
         self.pending() + self.asked.map_or(0, |(bytes, _)| bytes)
     }
 
-    /// How much it will have allocated after so long, if it goes on as in the last second: what it gave it may use again.
+    /// Its growth in `ahead_ms`, at the rate of the last second: it may use again the memory that it gave.
     pub(super) const fn growth(&self, ahead_ms: u64) -> u64 {
         self.growth.saturating_mul(ahead_ms) / GROWTH_MS
     }
 
-    /// How much cache it would read again in so long.
+    /// The cache that it would read again in `ahead_ms`.
     pub(super) fn refaults(&self, ahead_ms: u64) -> u64 {
         self.refault_rate.saturating_mul(ahead_ms) / 1000
     }
 
-    /// What QEMU holds itself. Where nobody knows it, the least that was held beyond what the guest said it used.
+    /// QEMU's own memory. If unknown, the least that was held beyond the guest's reported use.
     pub(super) fn overhead(&self, vm: &Vm) -> u64 {
         let least = Some(self.held_least).filter(|held| *held < u64::MAX);
         let estimate = || least.unwrap_or(0).min(vm.ram / OVERHEAD_PART);
@@ -324,7 +323,7 @@ impl Watch {
         self.unheeding_until <= now
     }
 
-    /// Whether it did not give a moment ago: asked at once it would say the same.
+    /// Whether it refused a moment ago: asked at once, it would refuse again.
     pub(super) const fn has_refused(&self, now: u64) -> bool {
         self.unheeding_until > now + (UNHEEDING_MS - WITHIN_MS)
     }
