@@ -1,4 +1,4 @@
-//! The channel to a guest's agent: one request at a time of each kind, and nothing believed that cannot be.
+//! The channel to a guest's agent: at most one open request of each kind, and no answer is believed that cannot be true.
 
 use std::io::{ErrorKind, Read, Write};
 use std::mem::discriminant;
@@ -11,70 +11,70 @@ use serde::{Deserialize, Serialize};
 
 use crate::socket::Socket;
 
-/// The guest is silent if it has answered nothing for so long, milliseconds. Under its own load it may be late.
+/// A guest without an answer for this long is silent, milliseconds. Under its own load it may be late.
 const SILENT_MS: u64 = 10_000;
-/// How often it is asked for its state, milliseconds. It makes one a second.
+/// The interval between requests for its state, milliseconds. The agent makes one state a second.
 const ASK_EVERY_MS: u64 = 1000;
-/// More lines in a second are a flood: four kinds of requests are answered at most once a second.
+/// More lines in a second are a flood: there are four kinds of requests, each answered at most once a second.
 const MAX_LINES: u64 = 32;
-/// Answers to requests that were given up come all at once when an agent starts, or its guest goes on: at most so many more lines.
+/// The most late answers that do not count as a flood. They arrive together when an agent starts or its guest is resumed.
 const MOST_OWED: u64 = 256;
-/// The most that is read of the channel in a second, bytes: so many lines of the greatest length.
+/// The most that is read from the channel in a second, bytes: [`MAX_LINES`] lines of the greatest length.
 const MAX_BYTES: u64 = 128 << 10;
-/// A guest that flooded or lied is not listened to for so long, milliseconds.
+/// How long a guest that flooded or lied is ignored, milliseconds.
 const IGNORED_MS: u64 = 60_000;
-/// Its tenants are asked for so often at most, milliseconds: it looks for them no sooner.
+/// The least interval between requests for its tenants, milliseconds: the agent does not refresh them sooner.
 const TENANTS_EVERY_MS: u64 = 2000;
-/// A guest that does not tell its tenants is not asked again for so long, milliseconds: its agent may be an older one.
-const UNTOLD_MS: u64 = 60_000;
-/// More anonymous memory than the VM has cannot be. Some of its memory is the firmware's.
+/// How long a guest without an answer about its tenants is not asked again, milliseconds: its agent may be an older one.
+const NO_TENANTS_MS: u64 = 60_000;
+/// A guest's amounts may exceed the VM's memory by this, bytes. Some of its memory is the firmware's.
 const TOLERANCE: u64 = 64 << 20;
 
-/// What was wrong with what came, in numbers.
+/// Counts of faulty input from the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wrong {
-    /// Lines that were too long.
+    /// Lines that are too long.
     pub too_long: u64,
-    /// Lines that were no answers.
+    /// Lines that are no answers.
     pub malformed: u64,
-    /// Answers to what was not asked: replays, and answers that came too late.
+    /// Answers without an open request: replays and late answers.
     pub unasked: u64,
     /// Answers that cannot be true.
     pub impossible: u64,
-    /// Seconds with more lines or bytes than answers can be.
+    /// Seconds with more lines or bytes than answers can have.
     pub floods: u64,
     /// Errors that the guest answered.
     pub errors: u64,
 }
 
-/// What the guest's agent is, as far as is seen.
+/// The state of the guest's agent, as the host sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Agent {
-    /// There is no channel, or nobody could be connected to.
+    /// There is no channel, or the connection failed.
     None,
     /// It answers.
     Answers,
     /// It does not answer, or not yet.
     Silent,
-    /// It said what cannot be, or too much: it is not listened to for a minute.
+    /// It sent impossible values or a flood: it is ignored for a minute.
     Ignored,
 }
 
-/// A request that is not answered yet.
+/// A request without an answer yet.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     id: u64,
     what: What,
-    /// It is waited for until then.
+    /// When it is given up.
     until: u64,
 }
 
-/// What was asked for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug)]
 enum What {
     State,
-    /// So many bytes back.
+    /// To give back this many bytes.
     Reclaim(u64),
     Cached,
     Tenants,
@@ -86,27 +86,27 @@ pub struct Channel {
     stream: UnixStream,
     lines: Lines,
     next_id: u64,
-    /// One of each kind at most.
+    /// At most one of each kind.
     asked: Vec<Asked>,
-    /// What it caches, or why it does not say, once it was asked.
+    /// The blocks that it caches, or why it does not say.
     cached: Option<Result<Cached, String>>,
-    /// Its tenants, and when it told them.
+    /// The time of its answer about its tenants, and these.
     tenants: Option<(u64, Tenants)>,
-    /// They are not asked for before.
+    /// The tenants are not asked for before this time.
     tenants_from: u64,
     last_ask: Option<u64>,
     last_answer: u64,
     state: Option<(u64, State)>,
     ignored_until: u64,
-    /// Requests that were given up: they are answered yet once somebody reads them.
+    /// Requests that were given up: their answers may still come.
     owed: u64,
-    /// The second in which lines and bytes are counted, and both.
+    /// A second, and the bytes and lines read in it.
     second: (u64, u64, u64),
     wrong: Wrong,
 }
 
 impl Channel {
-    /// Connects. `first_id`: requests have ids from there on, so that answers to an earlier connection are known.
+    /// Connects. Ids of requests begin after `first_id`: so answers to an earlier connection are recognised.
     ///
     /// # Errors
     /// As [`Socket::connect`].
@@ -137,13 +137,13 @@ impl Channel {
         self.next_id
     }
 
-    /// What was wrong so far.
+    /// The faults so far.
     #[must_use]
     pub const fn wrong(&self) -> Wrong {
         self.wrong
     }
 
-    /// What the agent is.
+    /// The state of the agent.
     #[must_use]
     pub const fn agent(&self, now: u64) -> Agent {
         if now < self.ignored_until {
@@ -155,13 +155,13 @@ impl Channel {
         }
     }
 
-    /// The last state, and when it came, while the agent is believed.
+    /// When the last state arrived, and this state, while the agent is believed.
     #[must_use]
     pub fn state(&self, now: u64) -> Option<(u64, State)> {
         self.state.filter(|_| self.agent(now) == Agent::Answers)
     }
 
-    /// Reads what has come, and asks for the state if it is time. Returns an answer to [`Channel::reclaim`]. Never waits.
+    /// Reads the input, and asks for the state when it is due. Returns an answer to [`Channel::reclaim`]. Never waits.
     ///
     /// # Errors
     /// If the channel is closed.
@@ -178,7 +178,7 @@ impl Channel {
         Ok(answer)
     }
 
-    /// Asks for so many bytes back. Says whether it was asked: not while another request is not answered.
+    /// Asks for this many bytes back. Returns whether the request was sent: not while another one is open.
     ///
     /// # Errors
     /// If the channel is closed.
@@ -193,7 +193,7 @@ impl Channel {
         })
     }
 
-    /// Asks which blocks it caches. Says whether it was asked: not while another such request is not answered.
+    /// Asks which blocks it caches. Returns whether the request was sent: not while another such request is open.
     ///
     /// # Errors
     /// If the channel is closed.
@@ -208,12 +208,12 @@ impl Channel {
         Ok(asked)
     }
 
-    /// What came of [`Channel::ask_cached`], once: which blocks it caches, or why it does not say.
+    /// The answer to [`Channel::ask_cached`], once: the blocks that it caches, or why it does not say.
     pub fn take_cached(&mut self) -> Option<Result<Cached, String>> {
         self.cached.take()
     }
 
-    /// Asks for its tenants, unless it was asked lately.
+    /// Asks for its tenants, unless it was asked recently.
     ///
     /// # Errors
     /// If the channel is closed.
@@ -227,32 +227,32 @@ impl Channel {
         Ok(())
     }
 
-    /// Its tenants, as it told them in the last seconds.
+    /// Its tenants, if the answer is at most 10 s old.
     #[must_use]
     pub fn tenants(&self, now: u64) -> Option<&Tenants> {
         let (at, tenants) = self.tenants.as_ref()?;
         (at + SILENT_MS >= now && self.agent(now) == Agent::Answers).then_some(tenants)
     }
 
-    /// Whether it was asked for its tenants, and may answer yet.
+    /// Whether an answer about its tenants may still come.
     #[must_use]
     pub fn may_tell_tenants(&self, now: u64) -> bool {
         self.is_asked(What::Tenants) && self.agent(now) == Agent::Answers
     }
 
-    /// It tells no tenants, and is not asked for a while.
-    fn untold(&mut self, now: u64, wait: u64) {
+    /// It tells no tenants: it is not asked again for `wait` ms.
+    fn no_tenants(&mut self, now: u64, wait: u64) {
         self.tenants = None;
         self.tenants_from = now + wait;
     }
 
-    /// Whether a request of this kind is not answered yet.
+    /// Whether a request of this kind is open.
     fn is_asked(&self, what: What) -> bool {
         let kind = discriminant(&what);
         self.asked.iter().any(|one| discriminant(&one.what) == kind)
     }
 
-    /// Sends a request, unless one of its kind is not answered yet. Says whether it was sent.
+    /// Sends a request, unless one of its kind is open. Returns whether it was sent.
     fn ask(
         &mut self,
         now: u64,
@@ -272,7 +272,7 @@ impl Channel {
         Ok(sent)
     }
 
-    /// Waits no longer for what is late.
+    /// Gives up late requests.
     fn give_up(&mut self, now: u64) {
         while let Some(index) = self.asked.iter().position(|one| one.until < now) {
             match self.asked.swap_remove(index).what {
@@ -281,17 +281,17 @@ impl Channel {
                 What::Cached => {
                     self.cached = Some(Err("its agent has not answered within 10 s".to_owned()));
                 }
-                What::Tenants => self.untold(now, UNTOLD_MS),
+                What::Tenants => self.no_tenants(now, NO_TENANTS_MS),
             }
         }
     }
 
-    /// Whether all of it was taken. A guest that reads nothing has its buffer full.
+    /// Returns whether the whole line was taken. The buffer of a guest that does not read is full.
     fn send(&mut self, request: &Request) -> std::io::Result<bool> {
         let line = encode(request);
         match self.stream.write(&line) {
             Ok(written) if written == line.len() => Ok(true),
-            // The rest of a line that is cut is lost: the next one begins with it.
+            // The rest of a cut line is lost: the next line would continue it.
             Ok(_) => Err(std::io::Error::other("the guest does not read")),
             Err(e) if e.kind() == ErrorKind::WouldBlock || e.kind() == ErrorKind::Interrupted => {
                 Ok(false)
@@ -308,7 +308,7 @@ impl Channel {
                 self.owed = self.owed.saturating_sub(self.second.2);
                 self.second = (now / 1000, 0, 0);
             }
-            // What is above the bound stays in the socket, and holds up the guest alone.
+            // Input above the bound stays in the socket: it delays this guest alone.
             if self.second.1 > MAX_BYTES || self.second.2 > MAX_LINES + self.owed {
                 self.flooded(now);
                 return Ok(answer);
@@ -325,7 +325,7 @@ impl Channel {
                 self.second.2 += 1;
                 match line {
                     Err(_) => self.wrong.too_long += 1,
-                    Ok(line) => answer = self.heard(now, ram, &line).or(answer),
+                    Ok(line) => answer = self.on_line(now, ram, &line).or(answer),
                 }
             }
         }
@@ -339,8 +339,8 @@ impl Channel {
         self.state = None;
     }
 
-    /// A line. Returns what was reclaimed, if it says so.
-    fn heard(&mut self, now: u64, ram: u64, line: &[u8]) -> Option<Reclaimed> {
+    /// Handles a line. Returns the answer to a request for memory.
+    fn on_line(&mut self, now: u64, ram: u64, line: &[u8]) -> Option<Reclaimed> {
         let Ok(answer) = Answer::decode(line) else {
             self.wrong.malformed += 1;
             return None;
@@ -351,7 +351,7 @@ impl Channel {
         };
         let asked = self.asked.swap_remove(index);
         match (asked.what, answer.body) {
-            (What::State, Body::State(state)) => self.heard_state(now, ram, state),
+            (What::State, Body::State(state)) => self.on_state(now, ram, state),
             (What::Reclaim(most), Body::Reclaimed(reclaimed)) => {
                 self.last_answer = now;
                 let bytes = reclaimed.bytes.min(most);
@@ -361,8 +361,8 @@ impl Channel {
                 self.last_answer = now;
                 self.cached = Some(Ok(cached));
             }
-            (What::Tenants, Body::Tenants(tenants)) => self.heard_tenants(now, ram, tenants),
-            (what, Body::Error(text)) => return self.refused(now, what, &text),
+            (What::Tenants, Body::Tenants(tenants)) => self.on_tenants(now, ram, tenants),
+            (what, Body::Error(text)) => return self.on_error(now, what, &text),
             _ => {
                 self.wrong.unasked += 1;
                 self.asked.push(asked);
@@ -371,7 +371,7 @@ impl Channel {
         None
     }
 
-    fn heard_state(&mut self, now: u64, ram: u64, state: State) {
+    fn on_state(&mut self, now: u64, ram: u64, state: State) {
         if plausible(&state, ram) {
             self.last_answer = now;
             self.state = Some((now, state));
@@ -382,31 +382,31 @@ impl Channel {
         }
     }
 
-    /// It says nothing of the state: who tells its tenants alone is silent.
-    fn heard_tenants(&mut self, now: u64, ram: u64, tenants: Tenants) {
+    /// Does not set `last_answer`: an agent that tells only its tenants is silent.
+    fn on_tenants(&mut self, now: u64, ram: u64, tenants: Tenants) {
         let most = ram.saturating_add(TOLERANCE);
         if tenants.list().iter().all(|of| of.file <= most) {
             self.tenants = Some((now, tenants));
         } else {
             self.wrong.impossible += 1;
-            self.untold(now, IGNORED_MS);
+            self.no_tenants(now, IGNORED_MS);
         }
     }
 
-    /// An error. Who refuses to reclaim gives nothing.
-    fn refused(&mut self, now: u64, what: What, text: &ErrorText) -> Option<Reclaimed> {
+    /// Handles an error. A guest that refuses to reclaim gives nothing.
+    fn on_error(&mut self, now: u64, what: What, text: &ErrorText) -> Option<Reclaimed> {
         self.wrong.errors += 1;
         match what {
             What::State => {}
             What::Reclaim(_) => return Some(Reclaimed { bytes: 0, free: 0 }),
             What::Cached => self.cached = Some(Err(format!("its agent answers: {text}"))),
-            What::Tenants => self.untold(now, UNTOLD_MS),
+            What::Tenants => self.no_tenants(now, NO_TENANTS_MS),
         }
         None
     }
 }
 
-/// Whether a state can be true of a VM with so much memory. Counters may be any: after a reboot they begin anew.
+/// Whether a state can be true of a VM with this much memory. Counters may have any value: a reboot resets them.
 fn plausible(state: &State, ram: u64) -> bool {
     let most = ram.saturating_add(TOLERANCE);
     let parts = [

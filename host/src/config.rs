@@ -13,37 +13,37 @@ use serde::{Deserialize, Deserializer};
 use crate::discover::{Found, Process};
 use crate::socket::Socket;
 
-/// Where it is looked for.
+/// The default path.
 pub const DEFAULT_PATH: &str = "/etc/justitia/host.toml";
-/// Per cent that stay available, unless configured. What guests allocate within seconds has to fit.
+/// Per cent of memory that stay available by default: room for what guests allocate within seconds.
 const HEADROOM: u64 = 10;
 /// A size of fewer bytes is hardly meant: its unit is missing.
 const LEAST: u64 = 1 << 20;
 
-/// What is configured.
+/// The configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// What is to stay available on the host, of what all VMs together may hold.
+    /// The memory that stays available on the host, of the memory that all VMs together may hold.
     #[serde(deserialize_with = "headroom")]
     pub headroom: Headroom,
-    /// What all VMs together may hold, bytes, if the host has other uses for the rest.
+    /// The most that all VMs together may hold, bytes, if the host has other uses for the rest.
     #[serde(deserialize_with = "most")]
     pub most: Option<u64>,
-    /// VMs that are not named here are looked for, too.
+    /// Whether VMs without a `[[vm]]` table are managed, too.
     #[serde(deserialize_with = "boolean")]
     pub discover: bool,
     /// The control socket of `justitia cache serve`, which serves disks of VMs.
     pub cache: PathBuf,
-    /// Where metrics are served: `127.0.0.1` or `::1`, and a port. Nowhere without.
+    /// Where metrics are served: `127.0.0.1` or `::1`, and a port. `None`: they are not served.
     #[serde(deserialize_with = "metrics")]
     pub metrics: Option<SocketAddr>,
-    /// VMs with something of their own.
+    /// Settings of single VMs.
     #[serde(rename = "vm")]
     pub vms: Vec<VmConfig>,
 }
 
-/// What is to stay available on the host.
+/// The memory that stays available on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headroom {
     /// Per cent of its memory without its hugepages, or of `most` if that is less, 1 to 90.
@@ -52,23 +52,23 @@ pub enum Headroom {
     Bytes(u64),
 }
 
-/// What is configured for a VM.
+/// The settings of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VmConfig {
-    /// Its name, as `-name` says it.
+    /// Its name, as in `-name`.
     pub name: String,
-    /// The number of the user whose process it is; without it a process of the system's users is meant (root, and services). Any user can give
+    /// The user ID of its process. Without it the process must belong to a system user (root or a service): any user can give
     /// a process the name of a VM.
     pub uid: Option<u32>,
-    /// The socket of its QMP monitor, if it is not to be found on the command line.
+    /// The socket of its QMP monitor, if the command line does not name it.
     pub qmp: Option<PathBuf>,
-    /// The socket of the port `org.justitia.memory.0`, if it is not to be found on the command line.
+    /// The socket of the port `org.justitia.memory.0`, if the command line does not name it.
     pub channel: Option<PathBuf>,
-    /// Its weight; else that of its cgroup (`io.weight`).
+    /// Its weight. Default: that of its cgroup (`io.weight`).
     #[serde(default, deserialize_with = "some_weight")]
     pub weight: Option<Weight>,
-    /// What it may keep before anything is divided, bytes.
+    /// The memory that it keeps before the rest is divided, bytes.
     #[serde(default, deserialize_with = "bytes")]
     pub min: u64,
 }
@@ -97,10 +97,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the file at `path`; without a path the default one, if there is one.
+    /// Reads the file at `path`. Without a path it reads the default one, if that exists.
     ///
     /// # Errors
-    /// If it cannot be read, or says what is not understood.
+    /// If the file cannot be read or has an error.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
         let file = path.unwrap_or_else(|| Path::new(DEFAULT_PATH));
         if path.is_none() && !file.exists() {
@@ -110,7 +110,7 @@ impl Config {
         Self::parse(&text)
     }
 
-    /// Whether this VM is left to the daemon. A user who logs in can give a process the name of another VM.
+    /// Whether the daemon manages this VM. A login user can give a process the name of another VM.
     #[must_use]
     pub fn manages(&self, found: &Found) -> bool {
         match self.vms.iter().find(|vm| vm.name == found.name) {
@@ -122,7 +122,7 @@ impl Config {
         }
     }
 
-    /// Those of these VMs for whose name a socket is configured, and that are not the only one of that name: nobody knows whose it is.
+    /// The VMs that have a configured socket, but share their name with another VM: the socket may belong to either.
     pub(crate) fn ambiguous(&self, vms: &[Found]) -> Vec<Process> {
         let names_socket = |found: &&Found| {
             let mut configured = self.vms.iter().filter(|vm| vm.name == found.name);
@@ -136,7 +136,7 @@ impl Config {
         found.map(|found| found.process).collect()
     }
 
-    /// The VM as it is configured, its weight, and its minimum.
+    /// The VM with its configured sockets, its weight, and its minimum.
     pub(crate) fn of(&self, mut found: Found) -> (Found, Weight, u64) {
         let Some(vm) = self.vms.iter().find(|vm| vm.name == found.name) else {
             let weight = found.weight;
@@ -148,7 +148,7 @@ impl Config {
         (found, weight, vm.min)
     }
 
-    /// The memory that there is for VMs on a host of `total` bytes.
+    /// The memory for VMs on a host of `total` bytes.
     #[must_use]
     pub fn memory(&self, total: u64) -> u64 {
         self.most.map_or(total, |most| most.min(total))
@@ -204,7 +204,7 @@ impl Config {
 }
 
 impl Headroom {
-    /// In bytes, of so much memory.
+    /// In bytes, for a total of `total` bytes.
     #[must_use]
     pub const fn of(self, total: u64) -> u64 {
         match self {

@@ -1,4 +1,4 @@
-//! The VMs of this host, by the command lines of their QEMU processes.
+//! Finds the VMs of this host by the command lines of their QEMU processes.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -15,12 +15,12 @@ use crate::socket::Socket;
 
 /// The longest command line that is read, bytes: with hundreds of devices it has a few hundred KiB.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
-/// The longest name of a VM, bytes; what is longer is cut off.
+/// The longest name of a VM, bytes. Longer ones are cut.
 const MAX_NAME: usize = 255;
 /// The memory of a VM whose command line names none (QEMU's default).
 const DEFAULT_RAM: u64 = 128 << 20;
 
-/// A process that does not become another one: a PID that is used again has another start.
+/// Identifies a process beyond its life: a reused PID has another start.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
@@ -36,31 +36,31 @@ pub struct Process {
 pub struct Found {
     /// Its QEMU process.
     pub process: Process,
-    /// The user whose process that is.
+    /// The user of the process.
     pub uid: u32,
-    /// Its name, of `-name`, else `qemu-PID`.
+    /// Its name from `-name`, else `qemu-PID`.
     pub name: String,
     /// The memory of its guest when it starts, bytes.
     pub ram: u64,
-    /// The memory that it may have with all that is plugged in while it runs (`maxmem`: DIMMs, virtio-mem), bytes; the most that there is
-    /// where the command line names no memory.
+    /// The most memory that it can have with hotplug (`maxmem`: DIMMs, virtio-mem), bytes. `u64::MAX` if the command line
+    /// names no memory.
     pub most_ram: u64,
     /// The socket of a QMP monitor.
     pub qmp: Option<Socket>,
     /// The socket of the port that the guest's agent serves.
     pub channel: Option<Socket>,
-    /// libvirt runs it: its monitor is libvirt's.
+    /// Whether libvirt runs it: then libvirt holds its monitor.
     pub libvirt: bool,
     /// Weight of the cgroup.
     pub weight: Weight,
-    /// What its cgroup, or one above, lets it hold (`memory.max`, `memory.high`), bytes; the most that there is without a limit.
+    /// The least limit of its cgroup and the ancestors (`memory.max`, `memory.high`), bytes. `u64::MAX` without a limit.
     pub limit: u64,
 }
 
 impl Found {
-    /// Whether its user may be one who logs in, or one of a container's: they may give processes any name and any command line. The system's
-    /// own users are root and those of services, of which some have numbers behind those for people (libvirt-qemu of Debian:
-    /// 64055; Debian Policy 9.2.2, systemd's `UIDS-GIDS.md`).
+    /// Whether its user is a login user or a container's: they may give processes any name and any command line. The other
+    /// users are root and services. Some services have numbers above the login users' (libvirt-qemu of Debian: 64055; Debian
+    /// Policy 9.2.2, systemd's `UIDS-GIDS.md`).
     #[must_use]
     pub const fn is_of_a_login_user(&self) -> bool {
         !matches!(self.uid, 0..=999 | 60_000..=65_533)
@@ -79,9 +79,9 @@ pub fn vms() -> Vec<Found> {
     found
 }
 
-/// Puts VMs into the order in which they are taken, as there may be no more than [`MAX_VMS`](crate::journal::MAX_VMS): first libvirt's,
-/// then those of each user in turn, the oldest first. Any service can start processes that look like VMs, and so can root of a container: they
-/// take no place from libvirt's, and from another user's at most half.
+/// Sorts VMs by priority, as at most [`MAX_VMS`](crate::journal::MAX_VMS) are managed: first libvirt's, then one of each user
+/// in turn, the oldest first. Any service, and root of a container, can start processes that look like VMs: they displace
+/// none of libvirt's, and at most half of another user's.
 pub(crate) fn put_in_turn(vms: &mut Vec<Found>) {
     vms.sort_unstable_by_key(|vm| (vm.process.start, vm.process.pid));
     let mut of_user: HashMap<u32, usize> = HashMap::new();
@@ -95,7 +95,7 @@ pub(crate) fn put_in_turn(vms: &mut Vec<Found>) {
     vms.extend(turns.into_iter().map(|(_, vm)| vm));
 }
 
-/// The VM of this process, if it is one of QEMU's.
+/// The VM of this process, if it is a QEMU process.
 #[must_use]
 pub fn vm(pid: u32) -> Option<Found> {
     let comm = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
@@ -117,7 +117,7 @@ pub fn vm(pid: u32) -> Option<Found> {
     let groups = cgroups(pid);
     (found.weight, found.limit) = (weight_of(&groups), limit_of(&groups));
     if found.libvirt {
-        // Another process may call itself as a domain is called.
+        // Another process may use the name of a domain.
         let directory = Path::new("/run/libvirt/qemu");
         if !is_domain(directory, &found.name, pid) {
             return None;
@@ -129,7 +129,7 @@ pub fn vm(pid: u32) -> Option<Found> {
     Some(found)
 }
 
-/// Whether libvirt, which keeps its files in this directory, runs the domain in this process.
+/// Whether this process is the domain's, by the PID file that libvirt keeps in `directory`.
 fn is_domain(directory: &Path, name: &str, pid: u32) -> bool {
     let file = directory.join(format!("{name}.pid"));
     let is_there = file.parent() == Some(directory);
@@ -142,7 +142,7 @@ fn is_domain(directory: &Path, name: &str, pid: u32) -> bool {
 pub fn started(pid: u32) -> Option<u64> {
     let stat = read_at_most(&format!("/proc/{pid}/stat"), 4096)?;
     let stat = String::from_utf8_lossy(&stat).into_owned();
-    // The name may have blanks and parentheses.
+    // The name may contain blanks and parentheses.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(19)?.parse().ok()
 }
@@ -153,7 +153,7 @@ pub fn runs(process: Process) -> bool {
     started(process.pid) == Some(process.start)
 }
 
-/// Reads a command line. `directory`: where its relative paths begin.
+/// Parses a command line. `directory`: the base of its relative paths.
 fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Found> {
     let program = Path::new(arguments.first()?).file_name()?.to_str()?;
     if !program.starts_with("qemu-system") && program != "kvm" && program != "qemu-kvm" {
@@ -197,13 +197,13 @@ fn parse(process: Process, arguments: &[String], directory: &Path) -> Option<Fou
             device.starts_with("virtserialport,") && field(device, "name") == Some(PORT_NAME);
         path_of(port.then(|| field(device, "chardev"))??)
     });
-    // libvirt hands its monitor's socket over as a descriptor, and writes where it stands into a directory of the domain.
+    // libvirt passes its monitor's socket as a descriptor; the path is in a directory of the domain.
     let libvirt = chardevs
         .iter()
         .any(|chardev| field(chardev, "id") == Some("charmonitor"));
     let socket = |path| Socket::of(path, process.pid);
     let ram = of("m").last().and_then(|m| ram(m));
-    // It may be named in a file (`-readconfig`): only the monitor knows.
+    // The memory may be set in a file (`-readconfig`): then only the monitor knows it.
     let (ram, most_ram) = ram.unwrap_or((DEFAULT_RAM, u64::MAX));
     Some(Found {
         process,
@@ -233,8 +233,8 @@ fn short(name: &str) -> String {
     name.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
 }
 
-/// Where libvirt, which keeps its files in this directory, has put the socket of a domain's channel: it notes the XML of each domain that
-/// runs. The socket's own directory has 20 characters of the domain's name at most, and one of a domain before a crash may be left.
+/// The socket of a domain's channel, from the XML that libvirt keeps in `directory` for each running domain. The socket's own
+/// directory has at most 20 characters of the domain's name, and a stale one may remain after a crash.
 fn libvirt_channel(directory: &Path, domain: &str) -> Option<PathBuf> {
     let noted = std::fs::read_to_string(directory.join(format!("{domain}.xml"))).ok()?;
     let mut values = noted.split(['\'', '"']).map(Path::new);
@@ -242,19 +242,19 @@ fn libvirt_channel(directory: &Path, domain: &str) -> Option<PathBuf> {
     Some(path.to_owned())
 }
 
-/// The value of a field of an option such as `socket,id=a,path=b`. A comma in a value is written twice.
+/// The value of a field of an option such as `socket,id=a,path=b`. QEMU doubles a comma in a value.
 fn field<'a>(option: &'a str, name: &str) -> Option<&'a str> {
     let mut fields = option.split(',');
     fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Whether QEMU listens there, and does not connect to another program.
+/// Whether QEMU listens on this socket rather than connects to it.
 fn listens(socket: &str) -> bool {
     let is_server = |field| matches!(field, "server" | "server=on" | "server=yes" | "server=true");
     socket.split(',').any(is_server)
 }
 
-/// The value of `-m`: what the guest has when it starts, and what it may have at most.
+/// The value of `-m`: the guest's memory at its start, and the most that it can have.
 fn ram(option: &str) -> Option<(u64, u64)> {
     let first = || option.split(',').next().unwrap_or_default();
     let ram = amount(field(option, "size").unwrap_or_else(first), 1 << 20)?;
@@ -262,7 +262,7 @@ fn ram(option: &str) -> Option<(u64, u64)> {
     Some((ram, most.map_or(ram, |most| most.max(ram))))
 }
 
-/// A size with its unit, or a number of so many bytes each: without a unit QEMU takes MiB for what there is, and bytes for the most.
+/// A size with its unit, or a number of units of `each` bytes: QEMU takes MiB for `size` and bytes for `maxmem`.
 fn amount(text: &str, each: u64) -> Option<u64> {
     if let Ok(number) = text.parse::<u64>() {
         return number.checked_mul(each);
@@ -284,8 +284,8 @@ fn cgroups(pid: u32) -> Vec<PathBuf> {
     up.map(Path::to_owned).collect()
 }
 
-/// The weight of the first of these cgroups whose `io.weight` is not the default. libvirt and systemd have groups without a weight
-/// below the one that has it.
+/// The first weight other than the default among the `io.weight` of these cgroups. libvirt and systemd create groups without
+/// a weight below the one that has it.
 fn weight_of(groups: &[PathBuf]) -> Weight {
     let weight = groups.iter().take(4).find_map(|group| {
         let text = std::fs::read_to_string(group.join("io.weight")).ok()?;
@@ -296,11 +296,11 @@ fn weight_of(groups: &[PathBuf]) -> Weight {
     weight.unwrap_or_default()
 }
 
-/// The least of the limits of these cgroups, bytes.
+/// The least limit of these cgroups, bytes.
 fn limit_of(groups: &[PathBuf]) -> u64 {
     let of = |group: &PathBuf| ["memory.max", "memory.high"].map(|file| group.join(file));
     let limits = groups.iter().flat_map(of).filter_map(|file| {
-        // "max" is none.
+        // "max" does not parse: it is no limit.
         let text = std::fs::read_to_string(file).ok()?;
         text.trim().parse::<u64>().ok()
     });

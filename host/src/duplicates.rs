@@ -1,8 +1,8 @@
-//! What of a VM's images guest and host cache both (Singh, sections 3 and 4).
+//! Finds the blocks of a VM's images that both guest and host cache (Singh, sections 3 and 4).
 //!
-//! The host asks the guest for a sample of the blocks that it caches ([`justitia_guest_protocol::memory::Cached`]), and looks at once
-//! which blocks of the same sample it caches itself: those of an image file in the page cache, those of a disk that `justitia
-//! cache serve` serves in its memory. What a guest says counts for its own line alone.
+//! The host asks the guest for a sample of its cached blocks ([`justitia_guest_protocol::memory::Cached`]). At once it checks
+//! which blocks of the same sample it caches itself: of an image file, in the page cache; of a disk that `justitia cache
+//! serve` serves, in the memory of that daemon. A guest's answer affects its own line alone.
 
 use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
@@ -19,11 +19,11 @@ use crate::images::{HostCache, Image, images};
 
 /// The name of the socket in the directory of the journal.
 pub const SOCKET: &str = "duplicates.sock";
-/// The images of a VM are looked at for so long at most.
+/// The time limit for the images of a VM.
 const LIMIT: Duration = Duration::from_secs(2);
-/// `justitia cache serve` answers within so long.
+/// The time limit for an answer of `justitia cache serve`.
 const CACHE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The most that is read of its answer, bytes.
+/// The longest answer that is read, bytes.
 const MAX_ANSWER: u64 = 4 << 20;
 
 /// The VMs, as `justitia host duplicates --json` shows them.
@@ -40,13 +40,13 @@ pub struct VmDuplicates {
     pub name: String,
     /// Its QEMU process.
     pub pid: u32,
-    /// Milliseconds since it was looked at.
+    /// Milliseconds since it was sampled.
     pub age_ms: u64,
-    /// Bytes of files in the guest's page cache, whatever they lie on, as its agent says; `None` if it says nothing.
+    /// Bytes of files in the guest's page cache, on any device, as its agent says; `None` if it says nothing.
     pub guest_file: Option<u64>,
-    /// Its agent has looked at all that it could; else its time was up, and it caches more than is said.
+    /// Whether its agent covered everything; otherwise its time ran out, and the guest caches more than this.
     pub guest_is_whole: bool,
-    /// Why it is not known what the guest caches.
+    /// Why the guest's cached blocks are unknown.
     pub why: Option<String>,
     /// Its disks.
     pub disks: Vec<DiskDuplicates>,
@@ -55,11 +55,11 @@ pub struct VmDuplicates {
 /// A disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DiskDuplicates {
-    /// Its image, or whose disk it is.
+    /// The path of its image, or a text with the disk's serial.
     pub image: String,
     /// Its size, bytes.
     pub size: u64,
-    /// Bytes of the image that were looked at before the time was up.
+    /// Bytes of the image that were checked before the time ran out.
     pub looked_at: u64,
     /// Bytes that the host caches.
     pub host: Option<u64>,
@@ -67,15 +67,15 @@ pub struct DiskDuplicates {
     pub guest: Option<u64>,
     /// Bytes that both cache: an estimate.
     pub both: Option<u64>,
-    /// What both cache, of all that either does, 0 to 1.
+    /// The part that both cache of all bytes that either caches, 0 to 1.
     pub share: Option<f64>,
-    /// Blocks of the sample that the guest caches: the estimate is as good as these are many.
+    /// Sampled blocks that the guest caches: the more, the better the estimate.
     pub sampled: u64,
-    /// Why there is no more.
+    /// Why figures are missing.
     pub why: Option<String>,
 }
 
-/// Looks at the images of a QEMU process. `guest` is what its guest caches, `cache` the control socket of `justitia cache serve`.
+/// Samples the images of a QEMU process. `guest`: its guest's cached blocks. `cache`: the socket of `justitia cache serve`.
 pub(crate) fn look(pid: u32, guest: Option<&Cached>, cache: &Path) -> Vec<DiskDuplicates> {
     let until = Instant::now() + LIMIT;
     let mut images = images(pid);
@@ -100,7 +100,7 @@ pub(crate) fn look(pid: u32, guest: Option<&Cached>, cache: &Path) -> Vec<DiskDu
     found
 }
 
-/// What the guest says of a disk, called by its serial.
+/// The guest's figures of a disk, named by its serial.
 fn of_guest(disk: &CachedDisk) -> DiskDuplicates {
     let serial = disk.serial.as_str();
     DiskDuplicates {
@@ -136,7 +136,7 @@ fn of_image(
     disk
 }
 
-/// A disk that no image of the QEMU process is: the hypervisor cache may serve it, under the name of its serial.
+/// The figures of a disk without an image in the QEMU process: the hypervisor cache may serve it, named by its serial.
 fn of_cache(cached: &Cached, guest: &CachedDisk, cache: &Path) -> DiskDuplicates {
     let mut disk = of_guest(guest);
     let serial = guest.serial.as_str();
@@ -163,7 +163,7 @@ fn of_cache(cached: &Cached, guest: &CachedDisk, cache: &Path) -> DiskDuplicates
     disk
 }
 
-/// `sampled`: blocks of the sample that the guest caches.
+/// `sampled`: sampled blocks that the guest caches.
 fn count(disk: &mut DiskDuplicates, host: HostCache, sampled: usize) {
     disk.host = Some(host.cached);
     disk.looked_at = host.looked_at;
@@ -174,7 +174,7 @@ fn count(disk: &mut DiskDuplicates, host: HostCache, sampled: usize) {
     let both = u64::try_from(both.unwrap_or(0)).unwrap_or(u64::MAX);
     let both = both.min(host.cached).min(guest);
     let either = host.cached.saturating_add(guest).saturating_sub(both);
-    // A part of nothing is none.
+    // Without sampled blocks nothing is shared.
     disk.share = part.map_or(Some(0.0), |_| ratio(both, either));
     disk.both = Some(both);
 }
@@ -184,7 +184,7 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// What the hypervisor cache has of a disk in its memory.
+/// The blocks of a disk that the hypervisor cache holds in memory.
 #[derive(Debug, Deserialize)]
 struct Held {
     bytes: u64,
@@ -213,7 +213,7 @@ fn ask_cache(socket: &Path, disk: &str, seed: u64, shift: u8) -> Result<Held, St
     }
 }
 
-/// Where `justitia cache serve` of root listens, unless it is configured.
+/// The default control socket of root's `justitia cache serve`.
 pub(crate) fn default_cache() -> PathBuf {
     PathBuf::from("/run/justitia/cache.sock")
 }
@@ -227,7 +227,7 @@ mod tests {
     use std::os::unix::fs::FileExt as _;
     use std::os::unix::net::UnixListener;
 
-    /// A guest that caches these blocks of disks of these serials and sizes.
+    /// A guest that caches these blocks of disks with these serials and sizes.
     fn guest(disks: &[(&str, u64)], blocks: &[(usize, std::ops::Range<u64>)]) -> Cached {
         let mut sampler = Sampler::new(9, disks.iter().copied());
         for (disk, range) in blocks {
@@ -236,7 +236,7 @@ mod tests {
         sampler.finish(1 << 30, true)
     }
 
-    /// An image of so many MiB of which the host caches so many blocks from its beginning on. It is open as long as the file is.
+    /// An image of `mib` MiB of which the host caches the first `blocks` blocks. It is open as long as the file.
     fn image(path: &Path, mib: u64, blocks: u64) -> File {
         let file = File::create(path).unwrap();
         file.set_len(mib << 20).unwrap();
@@ -273,7 +273,7 @@ mod tests {
         assert!(both.abs_diff(1000) < 150, "{a:?}");
         assert!((a.share.unwrap() - 1.0 / 3.0).abs() < 0.07, "{a:?}");
         assert!(a.sampled > 100 && a.looked_at == a.size && a.why.is_none());
-        // Of the others the guest says nothing.
+        // The guest says nothing of the others.
         let b = of(&found, "b.img");
         assert_eq!((b.host, b.guest, b.both), (Some(100 * BLOCK), None, None));
         let two = of(&found, "disk two");

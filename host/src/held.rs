@@ -1,11 +1,11 @@
-//! What processes hold of the host's memory, and what the host has.
+//! The memory of the host, and how much of it processes hold.
 
-/// Of /proc/PID/smaps so much is read, bytes: some 700 a mapping, of which QEMU has hundreds.
+/// The most that is read of /proc/PID/smaps, bytes: some 700 a mapping, and QEMU has hundreds.
 const MAX_SMAPS: u64 = 16 << 20;
-/// Of /proc/PID/status so much, bytes: it has the process's groups.
+/// The most that is read of /proc/PID/status, bytes: it lists the process's groups.
 const MAX_STATUS: u64 = 1 << 20;
 
-/// `MemTotal` without what is set aside for hugepages, and `MemAvailable`, bytes.
+/// `MemTotal` without the hugepage pools, and `MemAvailable`, bytes.
 pub(crate) fn memory() -> std::io::Result<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     memory_of(&text).ok_or_else(|| {
@@ -19,7 +19,7 @@ fn memory_of(meminfo: &str) -> Option<(u64, u64)> {
     Some((total, amount(meminfo, "MemAvailable:")?))
 }
 
-/// What a file of /proc says of this, bytes.
+/// The value of this field in a file of /proc, bytes.
 fn amount(text: &str, name: &str) -> Option<u64> {
     in_bytes(text.lines().find_map(|line| line.strip_prefix(name))?)
 }
@@ -39,18 +39,18 @@ pub(crate) fn read_at_most(path: &str, most: u64) -> Option<Vec<u8>> {
     Some(content)
 }
 
-/// What a process holds of the host's memory, bytes.
+/// The memory of the host that a process holds, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Without hugepages, and with what the host has swapped out: its guest has not given that back. Of shared memory
-    /// (`memory-backend-memfd`) the kernel does not say what is swapped out.
+    /// Resident and swapped-out memory without hugepages: the guest has not given back swapped-out pages. The kernel does not
+    /// count swapped-out pages of shared memory (`memory-backend-memfd`).
     pub resident: u64,
-    /// What is in hugepages, locked, or pinned for a device: the host gets nothing of it back. Some of it may count twice.
+    /// Memory in hugepages, locked, or pinned for a device: the host gets none of it back. Some may count twice.
     pub pinned: u64,
 }
 
 impl Held {
-    /// What this process holds; `None` if it has ended.
+    /// The memory that this process holds; `None` if it has ended.
     #[must_use]
     pub fn by(pid: u32) -> Option<Self> {
         let status = read_at_most(&format!("/proc/{pid}/status"), MAX_STATUS)?;
@@ -64,22 +64,22 @@ impl Held {
         };
         Some(Self {
             resident: amount(status, "VmRSS:")?.saturating_add(sum(&["VmSwap:"])),
-            // VFIO counts as locked what it pins, iommufd and vDPA as pinned.
+            // VFIO counts its pinned memory as locked; iommufd and vDPA count it as pinned.
             pinned: sum(&["HugetlbPages:", "VmLck:", "VmPin:"]),
         })
     }
 
-    /// Whether that is most of a guest's memory of so many bytes.
+    /// Whether most of a guest's `ram` bytes is pinned.
     #[must_use]
     pub const fn is_pinned(&self, ram: u64) -> bool {
         self.pinned > ram / 2
     }
 }
 
-/// What a QEMU process holds beside the `ram` bytes of its guest, bytes: device buffers, threads' stacks, the translated code of
-/// an emulated processor. `None` where no mapping has that size (memory in several parts), or /proc cannot be read.
+/// The memory of a QEMU process besides its guest's `ram` bytes, bytes: device buffers, thread stacks, an emulator's
+/// translated code. `None` if no mapping has that size (memory in several parts), or if /proc cannot be read.
 ///
-/// The kernel walks the process's page tables for that: not to be called often.
+/// The kernel walks the process's page tables for it: do not call it often.
 #[must_use]
 pub fn own(pid: u32, ram: u64) -> Option<u64> {
     let smaps = read_at_most(&format!("/proc/{pid}/smaps"), MAX_SMAPS)?;
@@ -103,7 +103,7 @@ fn own_of(smaps: &str, ram: u64) -> Option<u64> {
     found.then_some(own)
 }
 
-/// The size of a mapping, from the first line of what /proc/PID/smaps says of it: `7f00-7f40 rw-p ...`.
+/// The size of a mapping, from the first line of its entry in /proc/PID/smaps: `7f00-7f40 rw-p ...`.
 fn mapping(line: &str) -> Option<u64> {
     let (begin, end) = line.split(' ').next()?.split_once('-')?;
     let address = |text| u64::from_str_radix(text, 16).ok();
@@ -128,7 +128,7 @@ mod tests {
         let status = "Name:\tqemu\nVmHWM:\t  900 kB\nVmRSS:\t  300 kB\nRssAnon:\t  300 kB\nVmSwap:\t  500 kB\n";
         let held = Held::parse(status).unwrap();
         assert_eq!((held.resident, held.pinned), (800 << 10, 0));
-        // It ends, and has no memory any more.
+        // It has ended and has no memory any more.
         assert_eq!(Held::parse("Name:\tqemu\nState:\tZ (zombie)\n"), None);
         assert!(Held::by(std::process::id()).unwrap().resident > 0);
     }
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn hugepages_and_what_is_locked_or_pinned_is_not_given_back() {
         for name in ["VmLck", "VmPin", "HugetlbPages"] {
-            // A little is locked or pinned for the rings of io_uring, say.
+            // A little memory is locked or pinned, for example for the rings of io_uring.
             for (kib, expected) in [(1 << 20, true), (8 << 10, false)] {
                 let status = format!("VmRSS:\t 900 kB\n{name}:\t {kib} kB\n");
                 let held = Held::parse(&status).unwrap();
@@ -153,7 +153,7 @@ mod tests {
                      Swap: 7 kB\n\
                      7f0050000000-7f0060000000 rwxp 00000000 00:00 0 \nRss:             200000 kB\nSwap: 8 kB\nSwapPss: 8 kB\n";
         assert_eq!(own_of(smaps, 1 << 30), Some(200_020 << 10));
-        // Its memory is not there in one piece.
+        // No mapping has the size of its memory.
         assert_eq!(own_of(smaps, 2 << 30), None);
         assert_eq!(
             own_of("7f0000000000-7f0040000000 x\nRss: much kB\na-0 \n", 1 << 30),

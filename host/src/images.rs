@@ -1,7 +1,7 @@
-//! The images that a QEMU process has open, and what of them the host has cached.
+//! Finds the images that a QEMU process has open, and their pages in the host's page cache.
 //!
-//! They are found by the process's descriptors, so that it does not matter how they came to be there: by the command line, by
-//! libvirt, as a file without a name.
+//! The images are found by the process's descriptors. So their origin does not matter: the command line, libvirt, or a file
+//! without a name.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -15,44 +15,44 @@ use justitia_common::page_cache::{WINDOW, cached_pages, is_told};
 use justitia_guest_protocol::memory::{BLOCK, is_sampled};
 use rustix::fs::{Advice, SeekFrom};
 
-/// Descriptors that are looked at.
+/// The most descriptors that are checked.
 const MAX_DESCRIPTORS: usize = 4096;
-/// Images of a VM.
+/// The most images of a VM.
 const MAX_IMAGES: usize = 64;
-/// What is smaller is no disk: a firmware's variables, say.
+/// Smaller files are no disks, bytes: for example a firmware's variables.
 const MIN_SIZE: u64 = 8 << 20;
 /// A sector of a disk, bytes.
 const SECTOR: u64 = 512;
 
-/// Formats that are served as they are, and of which a block is none of the disk's all the same; and the text before VDI's mark.
+/// More formats in which blocks are not the disk's. For VDI: the text before its magic number.
 const FORMATS: [(&[u8], &str); 2] = [(b"<<< ", "VDI"), (b"LUKS\xba\xbe", "LUKS")];
 
 /// An image.
 #[derive(Debug)]
 pub(crate) struct Image {
     file: File,
-    /// Where it is.
+    /// Its path.
     pub(crate) path: PathBuf,
     /// Its size, bytes.
     pub(crate) size: u64,
-    /// Its format, if it is none of which a block is the disk's.
+    /// Its format, unless its blocks are those of the disk.
     pub(crate) format: Option<&'static str>,
 }
 
-/// What the host has cached of an image.
+/// The cached part of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostCache {
-    /// Bytes that are cached.
+    /// Bytes in the host's page cache.
     pub(crate) cached: u64,
-    /// Bytes of the image that were looked at before the time was up.
+    /// Bytes of the image that were checked before the time ran out.
     pub(crate) looked_at: u64,
-    /// Blocks of the sample that are cached here.
+    /// Sampled blocks in the host's page cache.
     pub(crate) sampled: u64,
-    /// Those of them that the guest caches too.
+    /// Of these, blocks that the guest caches, too.
     pub(crate) both: u64,
 }
 
-/// The images of this process, as far as it can be looked into.
+/// The images of this process, as far as /proc permits.
 pub(crate) fn images(pid: u32) -> Vec<Image> {
     let directory = format!("/proc/{pid}/fd");
     let mut seen = HashSet::new();
@@ -68,7 +68,7 @@ pub(crate) fn images(pid: u32) -> Vec<Image> {
 
 fn image(link: &Path, seen: &mut HashSet<(u64, u64)>) -> Option<Image> {
     let path = std::fs::read_link(link).ok()?;
-    // A guest's memory, if it is a file.
+    // This may be the guest's memory.
     if path.starts_with("/memfd:") || path.starts_with("/dev/hugepages") {
         return None;
     }
@@ -87,7 +87,7 @@ fn image(link: &Path, seen: &mut HashSet<(u64, u64)>) -> Option<Image> {
     let mut file = File::open(link).ok()?;
     let size = rustix::fs::seek(&file, SeekFrom::End(0)).ok()?;
     rustix::fs::seek(&file, SeekFrom::Start(0)).ok()?;
-    // Its first page alone is read, and nothing ahead.
+    // Only the first page is read, without readahead.
     let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
     let mut head = [0; 512];
     file.read_exact(&mut head).ok()?;
@@ -101,15 +101,15 @@ fn image(link: &Path, seen: &mut HashSet<(u64, u64)>) -> Option<Image> {
 }
 
 impl Image {
-    /// Whether it may be the image of a disk of so many bytes. QEMU rounds a raw image up to whole sectors.
+    /// Whether it may be the image of a disk of `size` bytes. QEMU rounds a raw image up to whole sectors.
     pub(crate) fn may_be(&self, size: u64) -> bool {
         self.format.is_none() && self.size.div_ceil(SECTOR) * SECTOR == size
     }
 
-    /// What is cached of it. `seed` and `shift` choose the sample, `guest` has the blocks that the guest caches of that.
+    /// The cached part. `seed` and `shift` choose the sample, `guest` has the sampled blocks that the guest caches.
     ///
     /// # Errors
-    /// In words, if the kernel does not tell.
+    /// A text, if the kernel does not tell the cached pages.
     pub(crate) fn cached(
         &self,
         (seed, shift): (u64, u8),
@@ -118,8 +118,8 @@ impl Image {
     ) -> Result<HostCache, String> {
         if !is_told(&self.file) {
             return Err(
-                "expected a file that this process owns or may write, found another: of others the kernel does not tell what \
-                 is cached. Run `justitia host run` as root"
+                "expected a file that this process owns or may write, found another: the kernel does not tell its cached \
+                 pages. Run `justitia host run` as root"
                     .to_owned(),
             );
         }
@@ -133,7 +133,7 @@ impl Image {
                     found.both += u64::from(guest.contains(&block));
                 }
             });
-            looked.map_err(|error| format!("asking what is cached of it: {error}"))?;
+            looked.map_err(|error| format!("asking for its cached pages: {error}"))?;
             first += WINDOW;
             found.looked_at = self.size.min(first * BLOCK);
         }
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(other.format, Some("qcow2"));
         assert!(!other.may_be(MIN_SIZE));
         assert!(own("small.img").is_none());
-        // One without a name, which is open twice.
+        // One without a name that is open twice.
         std::fs::remove_file(dir.path().join("raw.img")).unwrap();
         files.push(files[0].try_clone().unwrap());
         let all = images(std::process::id());
@@ -192,7 +192,7 @@ mod tests {
         file.write_all_at(&vec![1; 400 * 4096], 512 << 20).unwrap();
         let image = own("counted.img").unwrap();
         let begin = (512 << 20) / BLOCK;
-        // The guest has every second one, and some that the host has not.
+        // The guest caches every second one, and some that the host does not.
         let guest: HashSet<u64> = (begin..begin + 800).step_by(2).collect();
         let until = Instant::now() + Duration::from_secs(600);
         let all = image.cached((5, 0), &guest, until).unwrap();

@@ -1,7 +1,7 @@
-//! The journal of balloons: what each was before it was first changed.
+//! The journal of balloons: their sizes before the first change.
 //!
-//! It is written and synced before a balloon is changed, and replaced by renaming, so that at each moment it is whole. It has
-//! one checksummed line a VM, of which there are at most [`MAX_VMS`]. It says nothing of another boot, nor of a QEMU process that ended.
+//! It is synced before a balloon is changed, and replaced by renaming: so it is always complete. It has one checksummed line
+//! a VM, for at most [`MAX_VMS`] VMs. Entries of another boot, or of an ended QEMU process, do not count.
 
 use justitia_common::checksum::crc32;
 use std::collections::BTreeSet;
@@ -17,31 +17,31 @@ use serde::{Deserialize, Serialize};
 use crate::discover::{Process, runs};
 use crate::monitor::{Monitor, MonitorError, STATISTICS_EVERY};
 
-/// Where it is, and the status socket.
+/// The directory of the journal and of the status socket.
 pub const DEFAULT_DIRECTORY: &str = "/run/justitia/host";
 /// The most VMs of one host: each has a thread.
 pub const MAX_VMS: usize = 512;
 
-/// So many balloons are restored at once: libvirt's take a process each.
+/// Balloons that are restored at the same time: each of libvirt's takes a process.
 const AT_ONCE: usize = 16;
 /// The longest file that is read, bytes: a line has two paths of at most 4 KiB.
 const MAX_BYTES: u64 = 16 << 20;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A balloon that is not as it was.
+/// A changed balloon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The boot.
+    /// The ID of the boot.
     boot: String,
     /// Its QEMU process.
     pub process: Process,
     /// The VM's name.
     pub name: String,
-    /// How to reach it.
+    /// Its monitor.
     pub monitor: Monitor,
-    /// What it left to the guest, bytes; `None` while only its statistics are not as they were.
+    /// The bytes that it left to the guest before; `None` while only its statistics interval is changed.
     pub balloon: Option<u64>,
-    /// Its device, and how often it made statistics, seconds.
+    /// Its device, and the interval of its statistics before, seconds.
     pub statistics: Option<(String, u64)>,
 }
 
@@ -56,12 +56,12 @@ pub enum JournalError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// Another one runs.
+    /// Another process holds the lock.
     #[error(
         "{0}: another `justitia host run` or `reset` has it: expected one at a time; stop the other one first"
     )]
     Locked(PathBuf),
-    /// A line is not what was written.
+    /// A line has another checksum or format.
     #[error(
         "the journal of balloons {path} is corrupt at line {line}: nothing was changed. Set the balloons of its VMs by hand (QMP \
          `balloon`), then remove it"
@@ -74,18 +74,18 @@ pub enum JournalError {
     },
 }
 
-/// What became of an entry.
+/// The result of restoring an entry.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The balloon is as it was.
+    /// The balloon is restored.
     Restored,
-    /// The VM ended, or its balloon was unplugged: its guest has all that was in it.
+    /// The VM ended, or its balloon was unplugged: its guest has all memory of the balloon.
     Gone,
-    /// It is not restored; it stays in the journal.
+    /// The balloon is not restored, and its entry stays.
     Failed(MonitorError),
 }
 
-/// The journal. Nobody else has it while this one lives.
+/// The journal. It is locked while this value lives.
 #[derive(Debug)]
 pub struct Journal {
     directory: PathBuf,
@@ -95,7 +95,7 @@ pub struct Journal {
 }
 
 impl Entry {
-    /// Sets the balloon to what it was, if its VM runs; what becomes of it.
+    /// Restores the balloon, if its VM runs.
     fn outcome(&self) -> Outcome {
         if !runs(self.process) {
             return Outcome::Gone;
@@ -113,15 +113,15 @@ impl Entry {
         if let Some(balloon) = self.balloon {
             let actual = match session.actual() {
                 Ok(actual) => actual,
-                // The guest says how much is in it: it may say more than there is.
+                // The guest reports the size of its balloon: it may report an impossible one.
                 Err(MonitorError::Foreign { .. }) => 0,
                 Err(error) => return Err(error),
             };
-            // It leaves more if its operator has raised it, memory was plugged in, or its guest has emptied it. Of that it keeps what it
-            // has, and does not get what was asked for here when it boots.
+            // A larger size stays: its operator raised it, memory was plugged in, or its guest emptied it. Setting it
+            // replaces the target, which would apply at the guest's next boot.
             session.set_balloon(balloon.max(actual))?;
         }
-        // Another one's value stays.
+        // Another writer's interval stays.
         if let Some((device, interval)) = &self.statistics
             && session.interval(device)? == STATISTICS_EVERY
         {
@@ -132,7 +132,7 @@ impl Entry {
 }
 
 impl Journal {
-    /// Opens the journal in this directory, which is made for the owner alone, and reads what is left of this boot.
+    /// Opens the journal in this directory, and reads the entries of this boot. Creates the directory for its owner alone.
     ///
     /// # Errors
     /// If it is locked, corrupt, or cannot be read.
@@ -174,22 +174,22 @@ impl Journal {
         })
     }
 
-    /// What is not as it was.
+    /// The changed balloons.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// Leaves what is noted to another one: it stays in the file, and nothing of it is restored here. Returns it.
+    /// Gives the entries up and returns them: they stay in the file, and this process restores none.
     pub(crate) fn leave(&mut self) -> Vec<Entry> {
         std::mem::take(&mut self.entries)
     }
 
-    /// Notes what a balloon, or how often its statistics are made, is before that is changed. Returns once that is on disk. What is noted stays
-    /// as it is noted.
+    /// Notes a balloon's size, or the interval of its statistics, before the first change. Returns once the entry is on disk.
+    /// Values that are noted already stay.
     ///
     /// # Errors
-    /// If it is not certain to be on disk: then the balloon must not be changed.
+    /// If the entry may not be on disk: then the balloon must not be changed.
     pub fn add(
         &mut self,
         process: Process,
@@ -217,10 +217,10 @@ impl Journal {
         written
     }
 
-    /// Notes that the balloon of this process has its original size again. Its next change is another program's, until one is noted here.
+    /// Notes that the balloon of this process has its original size again. Later changes are another program's.
     ///
     /// # Errors
-    /// If the journal cannot be written: then it would be set again.
+    /// If the journal cannot be written: then the balloon would be restored again.
     pub fn settle(&mut self, process: Process) -> Result<(), JournalError> {
         self.set_balloon(process, None)
     }
@@ -238,11 +238,11 @@ impl Journal {
         written
     }
 
-    /// Restores the balloons of these processes that were changed, `AT_ONCE` at a time: a monitor that hangs holds up few others. What
-    /// became of each.
+    /// Restores the changed balloons of these processes, `AT_ONCE` at a time: a monitor that hangs delays few others. Returns
+    /// the results.
     ///
     /// # Errors
-    /// If the journal cannot be written. That is harmless: the balloons are set once more.
+    /// If the journal cannot be written. That is harmless: the balloons are restored again later.
     pub fn restore(
         &mut self,
         which: impl Fn(Process) -> bool,
@@ -260,7 +260,7 @@ impl Journal {
         Ok(outcomes)
     }
 
-    /// Restores all; what became of each.
+    /// Restores all, and returns the results.
     ///
     /// # Errors
     /// As [`Journal::restore`].
@@ -290,7 +290,7 @@ impl Journal {
 }
 
 fn render(entry: &Entry) -> String {
-    // Numbers and texts always serialize; a path that is no text could not have been found.
+    // Numbers and texts always serialize. A path that is no text cannot have been found.
     let json = serde_json::to_string(entry).unwrap_or_default();
     format!("{:08x} {json}\n", crc32(json.as_bytes()))
 }
@@ -302,7 +302,7 @@ fn parse(line: &[u8]) -> Option<Entry> {
     intact.then(|| serde_json::from_str(json).ok())?
 }
 
-/// What becomes of these, restored at once.
+/// Restores these at the same time.
 fn outcomes(entries: &[&Entry]) -> Vec<(Entry, Outcome)> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = entries
@@ -316,7 +316,7 @@ fn outcomes(entries: &[&Entry]) -> Vec<(Entry, Outcome)> {
             let outcome = match thread.map(ScopedJoinHandle::join) {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(panic)) => std::panic::resume_unwind(panic),
-                // There can be no thread.
+                // No thread can be started.
                 Err(_) => entry.outcome(),
             };
             (entry.clone(), outcome)
@@ -372,7 +372,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Of what only its statistics were changed another writer may change the balloon, and of what is as it was again.
+    /// Another writer may change a balloon of which only the statistics are changed, or that was settled.
     #[test]
     fn a_balloon_is_noted_while_it_is_ours() {
         let directory = tempfile::tempdir().unwrap();
@@ -423,7 +423,7 @@ mod tests {
         );
     }
 
-    /// A monitor that answers once all have been connected to.
+    /// A monitor answers once all are connected.
     #[test]
     fn a_monitor_that_does_not_answer_holds_up_no_other() {
         use std::io::{BufRead, BufReader};
@@ -467,7 +467,7 @@ mod tests {
         assert!(journal.entries().is_empty());
     }
 
-    /// What becomes of a balloon that is noted as 7, if its monitor answers so what it is told of it; what that was, with its value.
+    /// Restores a balloon noted as 7. Its monitor answers `answer`. Returns the outcome, and the commands with their values.
     fn restored(answer: String) -> (Outcome, Vec<(String, Option<u64>)>) {
         use std::io::{BufRead, BufReader};
         let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Memory between virtual machines, on the host.
 //!
-//! [`law`] decides, pure: from what the host sees of its VMs and what their guests report it makes requests to give memory
-//! back, and balloon sizes. The rest finds the VMs, asks their guests, sets balloons, and restores them. [`duplicates`] says what a guest and its host cache both.
+//! [`law`] is pure: from the host's view of VMs and guests' reports it makes reclaim requests and balloon sizes. The other
+//! modules find VMs, ask guests, and set and restore balloons. [`duplicates`] finds blocks that both guest and host cache.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What is known and was decided of a VM: what the law sees of it, and what is told.
+//! A managed VM with its decisions, as the law sees it and as the status shows it.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::law::{Balloon, Place, Report, Vm as LawVm};
 use crate::status::{Told, VmStatus};
 use crate::vm::{Seen, Vm};
 
-/// A VM, and what was decided of it.
+/// A VM and the decisions about it.
 #[derive(Debug)]
 pub(crate) struct Managed {
     pub(crate) vm: Vm,
@@ -20,7 +20,7 @@ pub(crate) struct Managed {
     pub(crate) asked: u64,
     pub(crate) given: u64,
     pub(crate) decisions: VecDeque<(u64, String)>,
-    /// When it was found.
+    /// When it was found, milliseconds.
     pub(crate) found_at: u64,
 }
 
@@ -38,13 +38,13 @@ impl Managed {
     }
 }
 
-/// Its name in the law.
+/// Its id in the law.
 pub(crate) const fn id(process: Process) -> u64 {
-    // One process a PID at a time.
+    // A PID names one process at a time.
     process.pid as u64
 }
 
-/// What the law sees of it.
+/// The VM as the law sees it.
 pub(crate) fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
     let original = seen.original.unwrap_or(managed.vm.found.ram);
     let balloon = seen.balloon.as_ref().map(|balloon| Balloon {
@@ -58,7 +58,7 @@ pub(crate) fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
     let found = &managed.vm.found;
     let inflated = balloons.map_or(0, |balloon| found.ram.saturating_sub(balloon.actual));
     let ram = original.min(found.most_ram);
-    // What QEMU holds itself is within the limit, too.
+    // QEMU's own memory counts toward the limit, too.
     let limit = found.limit.saturating_sub(seen.own.unwrap_or(0));
     LawVm {
         id: id(process),
@@ -76,14 +76,14 @@ pub(crate) fn view(process: Process, managed: &Managed, seen: &Seen) -> LawVm {
     }
 }
 
-/// Whether its balloon is looked at often, and has statistics: what lacks memory, or does not give it, is not only asked. Of what is
-/// pinned nothing is taken.
+/// Whether its balloon is read often and has statistics: for a VM that lacks memory or gives none back, requests are not
+/// enough. A pinned VM gives nothing.
 pub(crate) fn is_watched(seen: &Seen, ram: u64, place: &Place) -> bool {
     let excess = seen.held.resident > place.entitled && !seen.held.is_pinned(ram);
     seen.target.is_some() || place.distress || (!place.heeds && excess)
 }
 
-/// What is told of it.
+/// The VM as the status shows it.
 pub(crate) fn vm_status(now: u64, process: Process, managed: &Managed, place: &Place) -> VmStatus {
     let seen = managed.vm.seen().clone();
     let vm = view(process, managed, &seen);
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::held::Held;
 
-    /// What QEMU holds itself is beyond what it is entitled to.
+    /// QEMU's own memory exceeds the entitlement.
     #[test]
     fn what_is_pinned_is_not_watched_for_what_it_holds() {
         let place = Place {

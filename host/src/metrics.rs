@@ -1,7 +1,7 @@
 //! OpenMetrics: the status as series.
 //!
-//! A scrape asks the status socket as any other client does, so it costs the daemon what a status does. Names of VMs are
-//! escaped, as everywhere.
+//! A scrape asks the status socket like any other client, and costs the daemon as much. Names of VMs are escaped, as
+//! everywhere.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,19 +19,19 @@ use crate::status::{Status, VmStatus, ask};
 /// Of the host, bytes.
 const HOST_BYTES: &[Metric<Status>] = metric_table! {
     "available": |status| status.available,
-        "What the host has available, or what its VMs may hold beyond what they do, if that is less";
-    "headroom": |status| status.headroom, "What is to stay available";
-    "capacity": |status| status.capacity, "What is divided among the VMs";
+        "Available memory of the host, or how much more its VMs may hold, if that is less";
+    "headroom": |status| status.headroom, "Memory that stays available";
+    "capacity": |status| status.capacity, "Memory that is divided among the VMs";
     "shortage": |status| status.shortage,
-        "What the host lacks, growth of the next seconds included, and without what is on its way";
+        "Memory that the host lacks, with growth in the next seconds and without memory on its way";
 };
 
 /// Of a VM, bytes.
 const VM_BYTES: &[Metric<VmStatus>] = metric_table! {
-    "vm_resident": |vm| vm.resident, "What the VM holds of the host's memory";
-    "vm_entitled": |vm| vm.entitled, "What the VM is entitled to";
-    "vm_in_use": |vm| vm.in_use, "What counts as in use by the VM";
-    "vm_working_set": |vm| vm.working_set, "What counts as the VM's working set";
+    "vm_resident": |vm| vm.resident, "Memory of the host that the VM holds";
+    "vm_entitled": |vm| vm.entitled, "Entitlement of the VM";
+    "vm_in_use": |vm| vm.in_use, "Memory that counts as in use by the VM";
+    "vm_working_set": |vm| vm.working_set, "Memory that counts as the VM's working set";
 };
 
 /// Of a VM, levels.
@@ -40,16 +40,16 @@ const VM_LEVELS: &[Metric<VmStatus>] = metric_table! {
     "vm_in_distress": |vm| vm.distress.into(), "1 while the VM's guest lacks memory";
     "vm_agent_answers": |vm| (vm.agent == Agent::Answers).into(),
         "1 while the agent in the VM's guest answers and is believed";
-    "vm_monitor_failed": |vm| vm.monitor_error.is_some().into(), "1 while the VM's monitor is of no use";
+    "vm_monitor_failed": |vm| vm.monitor_error.is_some().into(), "1 while the VM's monitor does not work";
 };
 
 /// Of a VM, bytes that only grow.
 const VM_SUMS: &[Metric<VmStatus>] = metric_table! {
-    "vm_asked": |vm| vm.asked, "What the VM's guest was asked for";
-    "vm_given": |vm| vm.given, "What the VM's guest says it gave";
+    "vm_asked": |vm| vm.asked, "Memory that the VM's guest was asked for";
+    "vm_given": |vm| vm.given, "Memory that the VM's guest says it gave";
 };
 
-/// Serves the metrics of the daemon whose directory this is.
+/// Serves the metrics of the daemon with this directory.
 ///
 /// # Errors
 /// If the address cannot be bound.
@@ -85,7 +85,7 @@ pub fn text(status: &Status) -> Result<String, String> {
     }
     registry.register(
         "vm_wrong_lines",
-        "Lines of the VM's agent that were not listened to, by what was wrong",
+        "Lines of the VM's agent that were ignored, by their fault",
         wrong(status),
     );
     let balloons = Family::<Labels, Level>::default();
@@ -94,7 +94,7 @@ pub fn text(status: &Status) -> Result<String, String> {
             balloons.get_or_create(&labels(vm)).set(actual);
         }
     }
-    let help = "What the VM's balloon leaves to its guest";
+    let help = "Memory that the VM's balloon leaves to its guest";
     registry.register_with_unit("vm_balloon", help, Unit::Bytes, balloons);
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| error.to_string())?;

@@ -1,9 +1,9 @@
 //! QEMU's monitor (QMP): the balloon and its statistics.
 //!
-//! A monitor serves one client, and others use it, too. So each use is a session of its own: connect, a few commands, close.
-//! libvirt keeps its monitors connected: there each command goes through `virsh qemu-monitor-command`.
+//! A monitor serves one client at a time, and other programs use it, too. So each use is a session of its own: connect, a few
+//! commands, close. libvirt keeps its monitors connected: there each command goes through `virsh qemu-monitor-command`.
 //!
-//! What QEMU says is bounded: a guest that has taken it over may be at the other end.
+//! Answers are bounded: a guest may have taken QEMU over.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -17,20 +17,20 @@ use serde_json::{Value, json};
 
 use crate::socket::Socket;
 
-/// A session that takes longer is given up.
+/// The time limit of a session.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// `virsh` asks a daemon, which asks QEMU.
+/// The time limit of `virsh`, which asks a daemon, which asks QEMU.
 const VIRSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most that is read in a session, bytes. A list of a thousand devices is a tenth of it.
+/// The most that is read in a session, bytes. A list of a thousand devices takes a tenth of it.
 const MAX_SESSION: usize = 1 << 20;
-/// A device with a longer name is none, bytes: the journal has it.
+/// The longest name of a device, bytes: the journal stores it. Others are ignored.
 const MAX_NAME: usize = 1024;
-/// Statistics that are older are not used, seconds.
+/// The greatest age of statistics that are used, seconds.
 const MAX_AGE: u64 = 5;
-/// The balloon's statistics are made so often while they are needed, seconds.
+/// The interval of the balloon's statistics while they are needed, seconds.
 pub(crate) const STATISTICS_EVERY: u64 = 1;
 
-/// The property of a balloon that says how often its statistics are made.
+/// The property of a balloon with the interval of its statistics.
 const INTERVAL: &str = "guest-stats-polling-interval";
 
 /// How to reach the monitor of a VM.
@@ -43,7 +43,7 @@ pub enum Monitor {
     Libvirt(String),
 }
 
-/// Why a monitor was not of use.
+/// Why a monitor cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MonitorError {
     /// The socket, or `virsh`, does not work.
@@ -54,13 +54,13 @@ pub enum MonitorError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// Nothing is answered.
+    /// QEMU does not answer.
     #[error(
         "the QMP monitor {0}: expected an answer within 2 s, found none. A monitor serves one client at a time: another program \
          holds it, or QEMU is starting or hangs. Give the VM a second one (`-qmp unix:PATH,server=on,wait=off`)"
     )]
     Busy(String),
-    /// What is answered is no QMP.
+    /// The answer is not QMP.
     #[error("the QMP monitor {monitor}: expected {expected}, found {found:?}")]
     Foreign {
         /// Which.
@@ -70,7 +70,7 @@ pub enum MonitorError {
         /// The beginning of what was found.
         found: String,
     },
-    /// The VM has none: it never had one, or it was unplugged.
+    /// The VM has no balloon: it never had one, or it was unplugged.
     #[error(
         "the QMP monitor {0}: QEMU has no balloon: without one (`-device virtio-balloon,deflate-on-oom=on`) the VM gives only what \
          its guest's agent does"
@@ -81,30 +81,30 @@ pub enum MonitorError {
     Refused {
         /// Which.
         monitor: String,
-        /// What.
+        /// The command.
         command: String,
-        /// What it says.
+        /// QEMU's reason.
         why: String,
     },
 }
 
-/// What QEMU says of a balloon.
+/// The state of a balloon, as QEMU tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalloonState {
     /// The memory that it leaves to the guest, bytes.
     pub actual: u64,
-    /// Its device in QEMU's object tree, if it was found.
+    /// Its device in QEMU's object tree, if found.
     pub device: Option<String>,
     /// `deflate-on-oom`.
     pub deflates_on_oom: bool,
-    /// How often the guest makes statistics, seconds; 0: never.
+    /// The interval of its statistics, seconds; 0: none are made.
     pub interval: u64,
-    /// `stat-available-memory` and `stat-free-memory` of young statistics, bytes.
+    /// `stat-available-memory` and `stat-free-memory` of recent statistics, bytes.
     pub statistics: Option<(u64, u64)>,
 }
 
 impl BalloonState {
-    /// Whether statistics are made so often that they are used.
+    /// Whether statistics are made often enough to be used.
     #[must_use]
     pub(crate) fn makes_statistics(&self) -> bool {
         (1..=MAX_AGE).contains(&self.interval)
@@ -122,9 +122,9 @@ pub struct Session {
 enum Link {
     Socket {
         stream: UnixStream,
-        /// What is read and not used.
+        /// Read bytes that are not parsed yet.
         buffer: Vec<u8>,
-        /// What was read, all in all.
+        /// Bytes read so far.
         read: usize,
         until: Instant,
     },
@@ -135,7 +135,7 @@ impl Monitor {
     /// Connects.
     ///
     /// # Errors
-    /// If nothing listens, or another client has it; if `virsh` would take the name of the domain for another one's ID or UUID.
+    /// If nothing listens, or another client is connected; if `virsh` would take the domain's name for an ID or UUID.
     pub fn session(&self) -> Result<Session, MonitorError> {
         let domain = match self {
             Self::Libvirt(domain) => domain,
@@ -186,7 +186,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Gives a command, and waits for what it returns.
+    /// Sends a command, and waits for its result.
     ///
     /// # Errors
     /// If QEMU refuses it, or does not answer.
@@ -211,7 +211,7 @@ impl Session {
                 sent.map_err(|source| self.io(source))?;
                 loop {
                     let message = self.message()?;
-                    // Events come whenever they like.
+                    // Events may come at any time.
                     if message.get("event").is_none() {
                         break message;
                     }
@@ -227,10 +227,10 @@ impl Session {
         }
     }
 
-    /// The balloon. `device`: where it was before, so that it need not be looked for.
+    /// The state of the balloon. `device`: its device, if known; otherwise it is looked for.
     ///
     /// # Errors
-    /// If there is none, or the monitor does not answer.
+    /// If there is no balloon, or the monitor does not answer.
     pub fn balloon(&mut self, device: Option<&str>) -> Result<BalloonState, MonitorError> {
         let actual = self.actual()?;
         let device = match device {
@@ -257,14 +257,14 @@ impl Session {
     /// The memory that the balloon leaves to the guest, bytes.
     ///
     /// # Errors
-    /// If there is none, or the monitor does not answer.
+    /// If there is no balloon, or the monitor does not answer.
     pub(crate) fn actual(&mut self) -> Result<u64, MonitorError> {
         let answer = self.execute("query-balloon", json!({}))?;
         let actual = answer.get("actual").and_then(Value::as_u64);
         actual.ok_or_else(|| self.foreign("the balloon's size", &answer))
     }
 
-    /// Sets the balloon so that it leaves so many bytes to the guest.
+    /// Sets the balloon to leave `bytes` to the guest.
     ///
     /// # Errors
     /// If QEMU refuses, or does not answer.
@@ -272,7 +272,7 @@ impl Session {
         self.execute("balloon", json!({ "value": bytes })).map(drop)
     }
 
-    /// How often the guest makes the balloon's statistics, seconds; 0: never.
+    /// The interval of the balloon's statistics, seconds; 0: none are made.
     ///
     /// # Errors
     /// If QEMU does not answer.
@@ -281,7 +281,7 @@ impl Session {
         Ok(interval.and_then(|value| value.as_u64()).unwrap_or(0))
     }
 
-    /// Has the guest make the balloon's statistics every so many seconds; 0: never.
+    /// Sets the interval of the balloon's statistics, seconds; 0: none are made.
     ///
     /// # Errors
     /// If QEMU refuses, or does not answer.
@@ -375,7 +375,7 @@ impl Session {
 
     fn refused(&self, command: &str, error: &Value) -> MonitorError {
         let text = |field| error.get(field).and_then(Value::as_str);
-        // Of what is asked for here QEMU says that of balloons alone.
+        // Of the commands used here, only those about balloons fail with this class.
         if text("class") == Some("DeviceNotActive") {
             return MonitorError::NoBalloon(self.name.clone());
         }
@@ -402,14 +402,14 @@ impl Session {
     }
 }
 
-/// What is left of a session. A timeout of 0 would be none.
+/// The remaining time of a session. A timeout of 0 would mean none.
 fn left(until: Instant) -> Duration {
     let left = until.saturating_duration_since(Instant::now());
     left.max(Duration::from_millis(1))
 }
 
-/// Whether `virsh` can only mean the domain of this name: it looks first for one with this ID, then with this UUID
-/// (`virshLookupDomainInternal` in libvirt's tools/virsh-util.c).
+/// Whether `virsh` can only take this for a domain's name: it tries an ID first, then a UUID (`virshLookupDomainInternal` in
+/// libvirt's tools/virsh-util.c).
 fn is_only_a_name(domain: &str) -> bool {
     let is_id = domain.trim().parse::<i64>().is_ok();
     let is_uuid = || {
@@ -419,13 +419,13 @@ fn is_only_a_name(domain: &str) -> bool {
     !is_id && !is_uuid()
 }
 
-/// The beginning of what the other side says, safe for a log.
+/// The beginning of the other side's text, safe for a log.
 fn short(text: &str) -> String {
     plain(&text.chars().take(200).collect::<String>())
 }
 
-/// What is available and free, of statistics that are young and whole: what a guest does not tell is -1 as an unsigned number. Those
-/// of a moment to come are old ones: the host's clock was set back.
+/// Available and free memory from recent, complete statistics. A missing value is -1 as an unsigned number. Statistics from
+/// the future are old: the host's clock was set back.
 fn young_statistics(statistics: &Value) -> Option<(u64, u64)> {
     let updated = statistics.get("last-update")?.as_u64()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
@@ -465,7 +465,7 @@ fn run_virsh(domain: &str, request: &str) -> std::io::Result<Vec<u8>> {
     let mut error = Output::of(child.stderr.take())?;
     let status = loop {
         let ended = child.try_wait()?;
-        // It cannot end while a pipe is full.
+        // A process cannot end while its pipe is full.
         out.read()?;
         error.read()?;
         if let Some(status) = ended {
@@ -488,7 +488,7 @@ fn run_virsh(domain: &str, request: &str) -> std::io::Result<Vec<u8>> {
     Err(std::io::Error::other(format!("virsh: {error}")))
 }
 
-/// What a process writes into a pipe.
+/// The output of a process.
 struct Output<P> {
     pipe: Option<P>,
     text: Vec<u8>,
@@ -505,7 +505,7 @@ impl<P: Read + AsFd> Output<P> {
         })
     }
 
-    /// Reads what there is by now. What is beyond the bound of a session stays in the pipe.
+    /// Reads the output so far. Output beyond the bound of a session stays in the pipe.
     fn read(&mut self) -> std::io::Result<()> {
         let Some(pipe) = &mut self.pipe else {
             return Ok(());

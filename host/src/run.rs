@@ -1,4 +1,4 @@
-//! The daemon: a tick a quarter of a second.
+//! The daemon: it ticks four times a second.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,17 +24,17 @@ use crate::managed::{Managed, id, is_watched, view, vm_status};
 use crate::status::{self, DUPLICATES_TIMEOUT, Status, words};
 use crate::vm::{Common, Vm, lock};
 
-/// How often is decided.
+/// The interval between decisions.
 const TICK: Duration = Duration::from_millis(250);
-/// How often VMs are looked for.
+/// The interval between searches for VMs.
 const DISCOVER: Duration = Duration::from_secs(5);
-/// How often balloons of VMs that are not managed are tried again: a monitor that hangs holds up the others meanwhile.
+/// The interval between attempts to restore balloons of unmanaged VMs: a monitor that hangs delays the others meanwhile.
 const RETRY: Duration = Duration::from_secs(60);
-/// At the end, balloons that could not be restored are tried again for so long.
+/// How long failed restores are tried again at the end.
 const RESTORE: Duration = Duration::from_secs(5);
-/// The balloon of a VM with a channel is left alone for so long, milliseconds: its agent may answer yet.
+/// How long the balloon of a new VM with a channel is left alone, milliseconds: its agent may still answer.
 const AGENT_MS: u64 = 10_000;
-/// Decisions that are kept of a VM.
+/// Decisions kept for each VM.
 const KEPT: usize = 16;
 
 /// Why `justitia host run` ended.
@@ -46,28 +46,28 @@ pub enum RunError {
     /// The status socket, a signal, or the host's memory.
     #[error("{what}: {source}")]
     Io {
-        /// What.
+        /// The failing part.
         what: String,
         /// The system's error.
         source: std::io::Error,
     },
-    /// Balloons are not as they were.
+    /// Some balloons could not be restored.
     #[error(
         "{0} balloons could not be restored: `justitia host reset` tries again, while their VMs run"
     )]
     NotRestored(usize),
 }
 
-/// How it runs.
+/// The options of the daemon.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What is configured.
+    /// The configuration.
     pub config: Config,
-    /// The file that it is read from again on SIGHUP, if it is not the default one.
+    /// The file that SIGHUP reads again, if it is not the default one.
     pub config_file: Option<PathBuf>,
-    /// Where the journal and the socket are.
+    /// The directory of the journal and the sockets.
     pub directory: PathBuf,
-    /// Nothing is changed, and no guest is asked to give.
+    /// Changes nothing, and asks no guest for memory.
     pub observe: bool,
 }
 
@@ -82,17 +82,17 @@ struct Daemon {
     planned: Vec<Process>,
     memory: (u64, u64),
     discovered: Option<Instant>,
-    /// When balloons of VMs that are not managed were tried last.
+    /// When restoring balloons of unmanaged VMs was last tried.
     retried: Instant,
-    /// What balloons were asked to leave at the start that had been left changed.
+    /// Targets of balloons that were found changed at the start.
     restored: BTreeMap<Process, u64>,
-    /// VMs that are left alone, since others have their names and so their sockets.
+    /// VMs that are left alone: they share a name that has a configured socket.
     ambiguous: Vec<Process>,
-    /// systemd, which waits for that, was told that it is ready.
+    /// Whether systemd was told that the daemon is ready.
     is_told: bool,
 }
 
-/// Runs until a signal asks it to stop; then restores every balloon that it has changed, or has found changed.
+/// Runs until a signal asks it to stop. Then it restores every balloon that it has changed, or has found changed.
 ///
 /// # Errors
 /// If it cannot start, the host's memory cannot be read, or balloons could not be restored.
@@ -159,7 +159,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
     ended.and(daemon.end())
 }
 
-/// Restores what a killed `justitia host run` has left; with `dry_run` only says what that is.
+/// Restores balloons that a killed `justitia host run` has left changed. With `dry_run` it only lists them.
 ///
 /// # Errors
 /// If the journal cannot be used.
@@ -168,7 +168,7 @@ pub fn reset(
     dry_run: bool,
 ) -> Result<Vec<(String, Option<Outcome>)>, JournalError> {
     if !directory.exists() {
-        // Nothing is made there for that.
+        // The directory is not created.
         return Ok(Vec::new());
     }
     let mut journal = Journal::open(directory)?;
@@ -186,7 +186,7 @@ pub fn reset(
         .collect())
 }
 
-/// Restores what was left changed, unless this one observes; returns what balloons were asked to leave, or are to be asked yet.
+/// Restores balloons that were left changed, unless the daemon observes. Returns their targets, also of those that failed.
 fn restore_left(
     journal: &mut Journal,
     observe: bool,
@@ -196,8 +196,8 @@ fn restore_left(
             tracing::warn!(
                 vm = entry.name,
                 balloon = entry.balloon,
-                "its balloon is as a `justitia host run` that was killed has left it. This one observes: once it has ended, \
-                 `justitia host reset` restores it"
+                "a killed `justitia host run` has left its balloon changed. This one only observes: once it has ended, \
+                 `justitia host reset` restores the balloon"
             );
         }
         return Ok(BTreeMap::new());
@@ -219,7 +219,7 @@ fn log_restored(restored: &[(Entry, Outcome)]) {
                 balloon = entry.balloon,
                 "its balloon was restored"
             ),
-            Outcome::Gone => tracing::info!(vm = entry.name, "it, or its balloon, is gone"),
+            Outcome::Gone => tracing::info!(vm = entry.name, "the VM or its balloon is gone"),
             Outcome::Failed(error) => {
                 tracing::error!(vm = entry.name, %error, "its balloon was not restored")
             }
@@ -249,7 +249,7 @@ impl Daemon {
                 self.law.answered(now, id(*process), given);
             }
             let mut vm = view(*process, managed, &managed.vm.seen());
-            // Its agent may answer yet.
+            // Its agent may still answer.
             let is_new = now < managed.found_at + AGENT_MS && managed.vm.found.channel.is_some();
             if is_new && vm.guest.is_none() {
                 vm.balloon = None;
@@ -308,7 +308,7 @@ impl Daemon {
         }
     }
 
-    /// Reads the configuration again. One with an error changes nothing. Sockets of VMs that are managed stay what they are.
+    /// Reads the configuration again. A faulty one changes nothing. Managed VMs keep their sockets.
     fn reload(&mut self) {
         service_manager::tell("RELOADING=1");
         self.is_told = false;
@@ -320,7 +320,7 @@ impl Daemon {
                 let left: Vec<Process> = self.vms.iter().filter_map(left).collect();
                 self.leave(&left);
                 if config.metrics != self.options.config.metrics {
-                    tracing::warn!("metrics stay where they are served until a restart");
+                    tracing::warn!("a restart changes the address of the metrics");
                 }
                 self.options.config = config;
                 self.discovered = None;
@@ -332,7 +332,7 @@ impl Daemon {
         }
     }
 
-    /// Forgets VMs that have ended, and what was noted of them.
+    /// Forgets ended VMs and their journal entries.
     fn forget_gone(&mut self) {
         let gone = self.vms.iter().filter(|(_, vm)| vm.vm.seen().is_gone);
         let gone: Vec<Process> = gone.map(|(process, _)| *process).collect();
@@ -341,9 +341,9 @@ impl Daemon {
         }
     }
 
-    /// Leaves VMs alone from now on: their balloons become what they were. A monitor that hangs holds up few others.
+    /// Stops managing VMs: their balloons are restored. A monitor that hangs delays few others.
     fn leave(&mut self, left: &[Process]) {
-        // Their threads end first, all at once.
+        // All threads are told to end before the first is joined.
         for process in left {
             if let Some(managed) = self.vms.get(process) {
                 managed.vm.stop();
@@ -353,7 +353,7 @@ impl Daemon {
         for (entry, outcome) in self.restore(|process| left.contains(&process)) {
             if let Outcome::Failed(error) = outcome {
                 tracing::warn!(vm = entry.name, %error, "its balloon is tried again");
-                // If it is managed again before.
+                // The VM may be managed again before that.
                 self.restored
                     .extend(entry.balloon.map(|balloon| (entry.process, balloon)));
             }
@@ -368,8 +368,7 @@ impl Daemon {
         })
     }
 
-    /// Takes VMs that are not managed out of the journal: those that have ended, and now and then those whose balloons can be
-    /// restored by now.
+    /// Takes unmanaged VMs out of the journal: ended ones, and every [`RETRY`] those that can be restored by now.
     fn clear_journal(&mut self) {
         let is_due = self.retried.elapsed() >= RETRY;
         if is_due {
@@ -379,13 +378,13 @@ impl Daemon {
         let done = self.restore(|process| is_left(process) && (is_due || !discover::runs(process)));
         for (entry, outcome) in done {
             if !matches!(outcome, Outcome::Failed(_)) {
-                tracing::info!(vm = entry.name, ?outcome, "it is in the journal no more");
+                tracing::info!(vm = entry.name, ?outcome, "removed from the journal");
                 self.restored.remove(&entry.process);
             }
         }
     }
 
-    /// Leaves VMs alone that have a name in common for which a socket is configured: it would be used for all of them.
+    /// Stops managing VMs that share a name with a configured socket: it would be used for all of them.
     fn refuse_ambiguous(&mut self, vms: &mut Vec<Found>) {
         let ambiguous = self.options.config.ambiguous(vms);
         for found in vms.iter() {
@@ -393,7 +392,7 @@ impl Daemon {
                 tracing::error!(
                     vm = found.name,
                     pid = found.process.pid,
-                    "expected one VM of its name, whose socket [[vm]] names, found several: \
+                    "expected one VM of its name, to which [[vm]] gives a socket, found several: \
                      they are left alone until each has a name of its own (`-name`)"
                 );
             }
@@ -413,7 +412,7 @@ impl Daemon {
         vms.retain(|found| self.options.config.manages(found));
         self.refuse_ambiguous(&mut vms);
         discover::put_in_turn(&mut vms);
-        // Those that were taken while there was a place make room.
+        // A managed VM gives up its place if it comes too late in the order.
         let late = vms.split_off(MAX_VMS.min(vms.len()));
         let late = late.iter().map(|found| found.process);
         let late: Vec<Process> = late
@@ -443,7 +442,7 @@ impl Daemon {
                     "neither a monitor nor a channel was found: it is left alone"
                 );
             }
-            tracing::info!(vm = found.name, pid = found.process.pid, weight = weight.get(), qmp = ?found.qmp, channel = ?found.channel, "a VM");
+            tracing::info!(vm = found.name, pid = found.process.pid, weight = weight.get(), qmp = ?found.qmp, channel = ?found.channel, "found a VM");
             let process = found.process;
             let restored = self.restored.remove(&process);
             match Vm::start(found, self.common.clone(), restored) {
@@ -451,7 +450,7 @@ impl Daemon {
                     let managed = Managed::new(vm, weight, minimum, self.common.now());
                     self.vms.insert(process, managed);
                 }
-                Err(error) => tracing::warn!(%error, "the VM is not looked at"),
+                Err(error) => tracing::warn!(%error, "starting the thread of a VM"),
             }
         }
     }
@@ -480,7 +479,7 @@ impl Daemon {
         }
     }
 
-    /// Has all VMs look at what they and their guests cache both; what waits for that, and makes JSON of it.
+    /// Has all VMs look for blocks that they and their guests cache. Returns a function that waits for these, and makes JSON.
     fn duplicates(&self) -> impl FnOnce() -> Vec<u8> + use<> {
         let (clock, now) = (self.common.clock, self.common.now());
         let vms = self.vms.values();
@@ -494,7 +493,7 @@ impl Daemon {
         }
     }
 
-    /// The status; what waits for the tenants of its guests, and makes JSON of it.
+    /// Returns a function that waits for the guests' tenants, and makes JSON of the status.
     fn with_tenants(&self) -> impl FnOnce() -> Vec<u8> + use<> {
         let (status, vms) = (self.status(), self.vms.values());
         let wanted: Vec<_> = vms

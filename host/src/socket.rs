@@ -1,4 +1,4 @@
-//! The socket of a VM's monitor or channel, and who listens there.
+//! The socket of a VM's monitor or channel, and the process that listens on it.
 
 use std::io::{Error, ErrorKind};
 use std::os::unix::net::UnixStream;
@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 /// A socket on which QEMU listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Socket {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// The process that has to listen there: the path is of its command line, in which it may have named the socket of another one.
-    /// `None` where the host's operator has named the socket.
+    /// The process that must listen on it: its command line names the path, and could name another process's socket. `None`
+    /// if the host's operator or libvirt named it.
     listener: Option<u32>,
 }
 
 impl Socket {
-    /// One that the host's operator, or libvirt, has named.
+    /// A socket that the host's operator, or libvirt, has named.
     #[must_use]
     pub const fn trusted(path: PathBuf) -> Self {
         Self {
@@ -28,7 +28,7 @@ impl Socket {
         }
     }
 
-    /// One that this process has named.
+    /// A socket that this process has named.
     #[must_use]
     pub(crate) const fn of(path: PathBuf, process: u32) -> Self {
         Self {
@@ -37,10 +37,10 @@ impl Socket {
         }
     }
 
-    /// Connects. Nobody is waited for.
+    /// Connects without waiting.
     ///
     /// # Errors
-    /// `WouldBlock` if others wait to be accepted; if nothing listens, or another process does.
+    /// `WouldBlock` if other clients wait to be accepted. Other errors if nothing, or another process, listens.
     pub fn connect(&self) -> std::io::Result<UnixStream> {
         let stream = connect(&self.path)?;
         let Some(expected) = self.listener else {
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
     }
 
-    /// As QEMU does while it has a client: it accepts no other one, and one may wait.
+    /// QEMU accepts no other client while it has one; one may wait.
     #[test]
     fn nobody_waits_to_be_accepted() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What is told of a running `justitia host run`, and how it is asked.
+//! The status of a running `justitia host run`, and how to ask for it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,31 +15,31 @@ use crate::vm::WantedTenants;
 
 /// The name of the socket in the directory of the journal.
 pub const SOCKET: &str = "status.sock";
-/// The name of the socket that tells the same with tenants: who connects has guests asked for them.
+/// The name of the socket for the status with tenants: each client has the guests asked for theirs.
 pub const TENANTS_SOCKET: &str = "tenants.sock";
-/// A daemon that does not answer is given up.
+/// The time limit for the daemon's answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// VMs of which it is not known by then what they and their guests cache are told without.
+/// The time limit for the cached blocks of VMs and their guests. VMs that are later are shown without.
 pub(crate) const DUPLICATES_TIMEOUT: Duration = Duration::from_secs(20);
-/// VMs whose guests have not told their tenants by then are told without.
+/// The time limit for guests' tenants. VMs that are later are shown without.
 const TENANTS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The host, and its VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Nothing is changed.
+    /// Whether it changes nothing.
     pub observe: bool,
-    /// The host's memory, without what is set aside for hugepages, or what VMs may hold, if that is less: bytes, as all amounts here.
+    /// The host's memory without hugepage pools, or the most that VMs may hold, if that is less: bytes, as all amounts here.
     pub total: u64,
-    /// `MemAvailable`, or what VMs may hold beyond what they do, if that is less.
+    /// `MemAvailable`, or how much more VMs may hold, if that is less.
     pub available: u64,
-    /// What is to stay available.
+    /// The memory that stays available.
     pub headroom: u64,
-    /// What is divided among the VMs.
+    /// The memory that is divided among the VMs.
     pub capacity: u64,
-    /// What the host lacks, growth of the next seconds included, and without what is on its way.
+    /// The memory that the host lacks, with growth in the next seconds and without memory on its way back.
     pub shortage: u64,
-    /// The host would swap within seconds.
+    /// Whether the host would swap within seconds.
     pub urgent: bool,
     /// The VMs.
     pub vms: Vec<VmStatus>,
@@ -54,54 +54,54 @@ pub struct VmStatus {
     pub pid: u32,
     /// Its weight.
     pub weight: u64,
-    /// What it may keep before anything is divided.
+    /// The memory that it keeps before the rest is divided.
     pub minimum: u64,
     /// The memory that its guest has without a balloon of ours.
     pub ram: u64,
-    /// What it holds of the host's memory, with what of it the host has swapped out.
+    /// The memory of the host that it holds, swapped-out pages included.
     pub resident: u64,
     /// Its share by weight if all VMs wanted everything.
     pub share: u64,
-    /// What it is entitled to now.
+    /// Its entitlement now.
     pub entitled: u64,
-    /// What counts as in use.
+    /// The memory that counts as in use.
     pub in_use: u64,
-    /// What counts as its working set.
+    /// The memory that counts as its working set.
     pub working_set: u64,
-    /// What a step that hurt has shown that it needs.
+    /// The memory that it needs, as a harmful step has shown.
     pub floor: u64,
-    /// For how long it is not asked, milliseconds.
+    /// How long it is not asked, milliseconds.
     pub paused_ms: u64,
-    /// It gives when it is asked.
+    /// Whether it gives memory when it is asked.
     pub heeds: bool,
-    /// Its guest lacks memory.
+    /// Whether its guest lacks memory.
     pub distress: bool,
-    /// Its memory is in hugepages, which are not among what it holds here, or locked, or pinned for a device: it is asked for nothing.
+    /// Whether its memory is in hugepages (not in `resident`), locked, or pinned for a device: it is asked for nothing.
     pub is_pinned: bool,
-    /// Its agent.
+    /// The state of its agent.
     pub agent: Agent,
-    /// What was wrong with what its agent said.
+    /// Faulty input from its agent.
     pub wrong: Wrong,
-    /// What its agent says is available and what cache is worth having.
+    /// Available memory and cache worth having, as its agent says.
     pub reported: Option<(u64, u64)>,
-    /// What its balloon leaves to it, and is asked to leave.
+    /// The memory that its balloon leaves to it, and the target of that.
     pub balloon: Option<(u64, u64)>,
-    /// The guest takes back from the balloon what it needs.
+    /// Whether the guest takes memory back from the balloon when it needs some.
     pub deflates_on_oom: bool,
-    /// Why its monitor is of no use.
+    /// Why its monitor does not work.
     pub monitor_error: Option<String>,
-    /// What it was asked for, and what it gave.
+    /// The memory that its agent was asked for.
     pub asked: u64,
-    /// What its agent gave.
+    /// The memory that its agent gave.
     pub given: u64,
     /// The last decisions, the newest last.
     pub decisions: Vec<Told>,
-    /// What its guest divides its page cache among, as its agent says; `None` if it says nothing, and from [`ask`].
+    /// The tenants that share its guest's page cache, as its agent says; `None` if it says nothing, and from [`ask`].
     pub tenants: Option<Tenants>,
 }
 
 impl Status {
-    /// With what guests say of their tenants within two seconds.
+    /// With the guests' tenants, as far as they tell them within two seconds.
     pub(crate) fn with_tenants(mut self, wanted: &[WantedTenants]) -> Self {
         let until = Instant::now() + TENANTS_TIMEOUT;
         for of in wanted {
@@ -123,15 +123,15 @@ pub struct Told {
     pub what: String,
 }
 
-/// Asks the daemon whose directory this is for its status.
+/// Asks the daemon with this directory for its status.
 ///
 /// # Errors
-/// If none runs, or its answer is not understood.
+/// If no daemon runs, or its answer is not understood.
 pub fn ask(directory: &Path) -> std::io::Result<Status> {
     ask_within(&directory.join(SOCKET), TIMEOUT)
 }
 
-/// The same with what guests divide their page caches among: they are asked.
+/// The same, with the tenants in the guests. The daemon asks the guests.
 ///
 /// # Errors
 /// As [`ask`].
@@ -139,7 +139,7 @@ pub fn ask_with_tenants(directory: &Path) -> std::io::Result<Status> {
     ask_within(&directory.join(TENANTS_SOCKET), TIMEOUT)
 }
 
-/// Asks the daemon whose directory this is what guests and host cache both: it looks first, and its guests do.
+/// Asks the daemon with this directory for the blocks that guests and host cache. All look for them first.
 ///
 /// # Errors
 /// As [`ask`].

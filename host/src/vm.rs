@@ -1,4 +1,4 @@
-//! One VM: a thread that looks at it, asks its agent, and sets its balloon. A VM that hangs holds up nothing but its thread.
+//! One VM: a thread that samples it, asks its agent, and sets its balloon. A VM that hangs delays only its own thread.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::PathBuf;
@@ -19,53 +19,53 @@ use crate::journal::Journal;
 use crate::law::{Order, WITHIN_MS};
 use crate::monitor::{BalloonState, Monitor, MonitorError, STATISTICS_EVERY};
 
-/// How often the VM is looked at.
+/// The interval between samples of the VM.
 const TURN: Duration = Duration::from_millis(100);
-/// How often the balloon is looked at where it matters, milliseconds, and where it does not.
+/// The interval between samples of the balloon, milliseconds: while its statistics are needed, and otherwise.
 const LOOK_MS: u64 = 500;
 const LOOK_SELDOM_MS: u64 = 10_000;
-/// After a failure the monitor or the channel is tried again after so long, milliseconds.
+/// How long after a failure the monitor or the channel is tried again, milliseconds.
 const RETRY_MS: u64 = 5000;
-/// What QEMU holds itself is looked at so often, milliseconds, and so seldom that it takes a hundredth of the time at most: the
-/// kernel walks its page tables for that. An emulator translates hundreds of MiB of code within seconds.
+/// The interval between samples of QEMU's own memory, milliseconds. They take at most a hundredth of the time, as the kernel
+/// walks page tables for them. An emulator translates hundreds of MiB of code within seconds.
 const OWN_LEAST_MS: u64 = 1000;
 const OWN_MOST_MS: u64 = 30_000;
 const OWN_PARTS: u64 = 100;
-/// What guest and host cache both is looked at so often at most, milliseconds.
+/// The least interval between samples of blocks that guest and host cache, milliseconds.
 const DUPLICATES_MS: u64 = 5000;
-/// Its guest's tenants are wanted for so long after somebody looked, milliseconds.
+/// How long the guest's tenants are asked for after a client's request, milliseconds.
 const LOOKED_MS: u64 = 5000;
 
-/// What is seen of a VM.
+/// The sampled state of a VM.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     /// Its process has ended.
     pub(crate) is_gone: bool,
     pub(crate) held: Held,
-    /// What of that QEMU holds itself.
+    /// QEMU's own part of that.
     pub(crate) own: Option<u64>,
-    /// What the balloon left before it was changed here.
+    /// The memory that the balloon left before the first change here.
     pub(crate) original: Option<u64>,
-    /// What it was asked to leave.
+    /// The target of the balloon.
     pub(crate) target: Option<u64>,
     pub(crate) balloon: Option<BalloonState>,
     pub(crate) monitor_error: Option<String>,
-    /// The last report, and when it came.
+    /// The time of the last report, and the report.
     pub(crate) report: Option<(u64, State)>,
     pub(crate) agent: Option<Agent>,
     pub(crate) wrong: Wrong,
-    /// What it and its guest cache both, and when that was looked at.
+    /// When blocks cached by both were sampled, and the result.
     pub(crate) duplicates: Option<(u64, VmDuplicates)>,
-    /// What its guest divides its page cache among, while somebody looks, if it says so.
+    /// The guest's tenants, if it tells them: only while a client asks.
     pub(crate) tenants: Option<Tenants>,
-    /// When that was noted last; nothing while it may be told yet.
+    /// When `tenants` was updated; `None` while an answer may still come.
     pub(crate) tenants_at: Option<u64>,
-    /// Answers to requests that the law does not know yet: bytes.
+    /// Answers that the law does not know yet: bytes.
     pub(crate) answers: Vec<u64>,
 }
 
 impl Seen {
-    /// Whether its balloon, which was changed here, leaves more than before that.
+    /// Whether the balloon, changed here, now leaves more than before that.
     fn is_raised(&self, actual: u64) -> bool {
         self.target.is_some() && self.original < Some(actual)
     }
@@ -77,17 +77,17 @@ pub(crate) struct Vm {
     pub(crate) found: Found,
     seen: Arc<Mutex<Seen>>,
     orders: SyncSender<Order>,
-    /// Statistics are needed: its agent does not heed, or it has none.
+    /// Whether statistics are needed: its agent does not heed, or it has none.
     look: Arc<AtomicBool>,
-    /// When somebody asked last what it and its guest cache both; 0: nobody.
+    /// When a client last asked for blocks that both cache; 0: never.
     want: Arc<AtomicU64>,
-    /// The same of its guest's tenants.
+    /// The same for its guest's tenants.
     want_tenants: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What all VMs have in common.
+/// The state that all VMs share.
 #[derive(Clone, Debug)]
 pub(crate) struct Common {
     pub(crate) journal: Arc<Mutex<Journal>>,
@@ -103,28 +103,28 @@ impl Common {
     }
 }
 
-/// Milliseconds.
+/// In milliseconds.
 fn since(clock: Instant) -> u64 {
     u64::try_from(clock.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What a panic of another thread leaves is whole here: each field stands for itself.
+/// Ignores poisoning: a panic of another thread leaves each field valid by itself.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Vm {
-    /// Begins to look at it. `restored`: what its balloon was asked to leave at the start, if it had been left changed. Its guest may take a
-    /// while to follow.
+    /// Starts the thread. `restored`: the target of a balloon that was found changed at the start. Its guest may take a while
+    /// to follow.
     ///
     /// # Errors
-    /// If there can be no thread.
+    /// If no thread can be started.
     pub(crate) fn start(
         found: Found,
         common: Common,
         restored: Option<u64>,
     ) -> std::io::Result<Self> {
-        // One order a tick, which takes as long as a monitor's answer at most: what does not fit is decided anew.
+        // There is one order a tick, each as long as a monitor's answer at most. Orders that do not fit are decided anew.
         let (orders, receiver) = sync_channel(2);
         let seen = Arc::new(Mutex::new(Seen {
             held: Held::by(found.process.pid).unwrap_or_default(),
@@ -172,12 +172,12 @@ impl Vm {
         lock(&self.seen)
     }
 
-    /// Whether the balloon's statistics are needed.
+    /// Sets whether the balloon's statistics are needed.
     pub(crate) fn look(&self, needed: bool) {
         self.look.store(needed, Ordering::Relaxed);
     }
 
-    /// Has it looked at what it and its guest cache both, if nobody did for some seconds; where that will be found.
+    /// Has the thread sample blocks that both cache, if the last sample is some seconds old. Returns where to wait for them.
     pub(crate) fn want_duplicates(&self, now: u64) -> Wanted {
         self.want.store(now.max(1), Ordering::Relaxed);
         Wanted {
@@ -188,19 +188,19 @@ impl Vm {
         }
     }
 
-    /// Has its guest asked for its tenants, if nobody did lately; where they will be found.
+    /// Has the guest asked for its tenants, if it was not asked lately. Returns where to wait for them.
     pub(crate) fn want_tenants(&self, common: &Common) -> WantedTenants {
         self.want_tenants
             .store(common.now().max(1), Ordering::Relaxed);
         WantedTenants {
             pid: self.found.process.pid,
             seen: Arc::clone(&self.seen),
-            // Later than that: what was noted before was noted without knowing.
+            // Earlier notes do not count: the guest may not have been asked.
             since: common.now(),
         }
     }
 
-    /// Has an order carried out, if the thread is not busy with others.
+    /// Has an order carried out, unless the thread is busy with others.
     pub(crate) fn order(&self, order: Order) {
         let _ = self.orders.try_send(order);
     }
@@ -211,18 +211,18 @@ impl Vm {
     }
 }
 
-/// What a VM and its guest cache both, as soon as it was looked at.
+/// Waits for the blocks that both cache.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     name: String,
     pid: u32,
     seen: Arc<Mutex<Seen>>,
-    /// From when on it is new enough.
+    /// The earliest sample that is new enough.
     fresh: u64,
 }
 
 impl Wanted {
-    /// It, or what there is to say without: at `until`, or once the VM has ended.
+    /// Returns them, or why there are none: at `until`, or once the VM has ended.
     pub(crate) fn wait(&self, clock: Instant, until: Instant) -> VmDuplicates {
         let named = |age_ms: u64, found: VmDuplicates| VmDuplicates {
             name: self.name.clone(),
@@ -238,7 +238,7 @@ impl Wanted {
                 return named(since(clock).saturating_sub(*at), found.clone());
             }
             if seen.is_gone || Instant::now() > until {
-                let why = Some("it was not looked at in time".to_owned());
+                let why = Some("it was not sampled in time".to_owned());
                 let found = VmDuplicates::default();
                 return named(0, VmDuplicates { why, ..found });
             }
@@ -248,7 +248,7 @@ impl Wanted {
     }
 }
 
-/// A guest's tenants, as soon as it has told them, or does not.
+/// Waits for a guest's tenants, or for their absence.
 #[derive(Debug)]
 pub(crate) struct WantedTenants {
     pub(crate) pid: u32,
@@ -257,7 +257,7 @@ pub(crate) struct WantedTenants {
 }
 
 impl WantedTenants {
-    /// What is known of them, at `until` at the latest.
+    /// Returns the known tenants, at `until` at the latest.
     pub(crate) fn wait(&self, until: Instant) -> Option<Tenants> {
         loop {
             let seen = lock(&self.seen);
@@ -291,14 +291,14 @@ struct Worker {
     stop: Arc<AtomicBool>,
     channel: Option<Channel>,
     next_id: u64,
-    /// When the channel may be connected to.
+    /// When the channel is connected at the earliest.
     connect_at: u64,
-    /// When the balloon is looked at, and what QEMU holds itself.
+    /// When the balloon, and QEMU's own memory, are sampled next.
     look_at: u64,
     own_at: u64,
-    /// Whether its statistics were needed at the last turn.
+    /// Whether statistics were needed at the last turn.
     was_needed: bool,
-    /// What the balloon is to be, if its monitor may not have been told.
+    /// A target of the balloon that its monitor may not have received.
     unsent: Option<u64>,
 }
 
@@ -314,7 +314,7 @@ impl Worker {
             lock(&self.seen).held = held;
             let now = self.common.now();
             if self.own_at <= now {
-                // What was plugged in would count as QEMU's own.
+                // Hotplugged memory would count as QEMU's own.
                 let whole = self.found.most_ram == self.found.ram;
                 let own = whole.then(|| own(pid, self.found.ram)).flatten();
                 let took = self.common.now() - now;
@@ -357,8 +357,8 @@ impl Worker {
         let mut seen = lock(&self.seen);
         let agent = channel.agent(now);
         if seen.agent != Some(agent) && agent == Agent::Ignored {
-            tracing::warn!(vm = self.found.name, wrong = ?channel.wrong(), "the guest's agent says what cannot be, or too much: it is not \
-                 listened to for a minute");
+            tracing::warn!(vm = self.found.name, wrong = ?channel.wrong(), "the guest's agent sends impossible values, or too many lines: it is \
+                 ignored for a minute");
         }
         seen.agent = Some(agent);
         seen.wrong = channel.wrong();
@@ -390,7 +390,7 @@ impl Worker {
         match looked {
             Ok(balloon) => {
                 self.look_at = now + if needed { LOOK_MS } else { LOOK_SELDOM_MS };
-                // Another writer's value stays while it is not ours.
+                // While the balloon is not ours, another writer's value is the original.
                 if seen.target.is_none() {
                     seen.original = Some(balloon.actual);
                 }
@@ -409,13 +409,13 @@ impl Worker {
         }
     }
 
-    /// Asks the guest what it caches, if somebody wants to know, and looks what of that the host does.
+    /// Asks the guest for its cached blocks if a client wants them, and checks which of these the host caches.
     fn look_at_duplicates(&mut self) {
         let now = self.common.now();
         let last = lock(&self.seen).duplicates.as_ref().map(|(at, _)| *at);
         let want = self.want.load(Ordering::Relaxed);
         if want == 0 || last.is_some_and(|at| want < at + DUPLICATES_MS) {
-            // What comes when nobody waits for it any more would be old when somebody does.
+            // Drops a late answer: it would be stale for the next client.
             self.channel.as_mut().map(Channel::take_cached);
             return;
         }
@@ -443,7 +443,7 @@ impl Worker {
         lock(&self.seen).duplicates = Some((now, found));
     }
 
-    /// Asks the guest for its tenants while somebody looks.
+    /// Asks the guest for its tenants while clients want them.
     fn look_at_tenants(&mut self) {
         let now = self.common.now();
         let want = self.want_tenants.load(Ordering::Relaxed);
@@ -452,7 +452,7 @@ impl Worker {
             && now <= want + LOOKED_MS
             && let Some(channel) = &mut self.channel
         {
-            // A channel that is closed is seen at the next turn.
+            // The next turn notices a closed channel.
             let _ = channel.ask_tenants(now);
             tenants = channel.tenants(now).cloned();
             may_come = channel.may_tell_tenants(now);
@@ -480,7 +480,7 @@ impl Worker {
         Ok(balloon)
     }
 
-    /// Tells the monitor what it may not have been told: it failed then, and answers now.
+    /// Sends a target again that the monitor may not have received, now that it answers.
     fn send_again(&mut self, monitor: &Monitor, actual: u64) {
         let may_be_sent = !self.common.observe && !lock(&self.seen).is_raised(actual);
         let Some(target) = self.unsent.filter(|_| may_be_sent) else {
@@ -496,8 +496,8 @@ impl Worker {
         }
     }
 
-    /// A balloon that was given back, and is as it was, is not ours any more; nor is one that leaves more than it did then, and the same
-    /// as at the last look: its operator has raised it, memory was plugged in, or its guest has emptied it. A guest that boots fills it anew.
+    /// Ends the ownership of a balloon with its original size. Also of one that leaves more than that at two samples in a
+    /// row: its operator raised it, memory was plugged in, or its guest emptied it. A booting guest fills it again.
     fn settle(&mut self, monitor: &Monitor, actual: u64) {
         let (is_back, is_raised) = {
             let seen = lock(&self.seen);
@@ -508,7 +508,7 @@ impl Worker {
         if !is_back && !is_raised {
             return;
         }
-        // Else the next boot of its guest would have what was asked for here.
+        // Otherwise our target would apply at the guest's next boot.
         if is_raised && let Err(error) = monitor.set_balloon(actual) {
             tracing::warn!(vm = self.found.name, "{error}");
             return;
@@ -516,11 +516,11 @@ impl Worker {
         self.unsent = None;
         match lock(&self.common.journal).settle(self.found.process) {
             Ok(()) => lock(&self.seen).target = None,
-            Err(error) => tracing::warn!(vm = self.found.name, %error, "its balloon stays noted"),
+            Err(error) => tracing::warn!(vm = self.found.name, %error, "the journal keeps it"),
         }
     }
 
-    /// Notes in the journal what a balloon is, if it is to change, and how often its statistics are made. Says whether that may be done.
+    /// Notes in the journal the balloon's size, if it is to change, and its statistics interval. Returns whether both may change.
     fn note(&self, monitor: &Monitor, balloon: &BalloonState, changes: bool) -> bool {
         let original = lock(&self.seen).original.unwrap_or(balloon.actual);
         let statistics = balloon
@@ -564,13 +564,13 @@ impl Worker {
                 if !known.is_some_and(|balloon| self.note(&monitor, balloon, true)) {
                     return;
                 }
-                // Noted before: from now on it is not as it was.
+                // The journal has the original size: from now on the balloon is changed.
                 lock(&self.seen).target = Some(target);
                 self.look_at = 0;
                 let set = monitor.set_balloon(target);
                 self.unsent = set.is_err().then_some(target);
                 if let Err(error) = set {
-                    tracing::warn!(vm = self.found.name, "{error}; it is told again");
+                    tracing::warn!(vm = self.found.name, "{error}; trying again later");
                 }
             }
         }

@@ -179,7 +179,7 @@ fn an_older_agent_is_asked_for_its_tenants_once_a_minute() {
     let mut guest = Guest::new();
     guest.answer(r#"{"id":ID,"error":"unknown variant `tenants`"}"#);
     assert!(!guest.channel.may_tell_tenants(Guest::NOW));
-    for (after, is_asked) in [(UNTOLD_MS - 1, false), (UNTOLD_MS, true)] {
+    for (after, is_asked) in [(NO_TENANTS_MS - 1, false), (NO_TENANTS_MS, true)] {
         let now = Guest::NOW + after;
         // It tells its state all the time.
         guest.channel.last_answer = now;
