@@ -1,6 +1,6 @@
-//! Evicted pages, gathered into messages: up to 31 blocks of one disk, one file system and one pool.
+//! Batches evicted pages into messages: up to 31 blocks of one disk, one file system and one pool.
 //!
-//! Memory is bounded by a number of buffers of 128 KiB: when none is free the fullest message goes out as it is.
+//! Memory is bounded by a number of buffers of 128 KiB. If none is free, the fullest message is sent as it is.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use justitia_kernel::probes::{Device, Eviction};
 /// Buffers: 2 MiB.
 const BUFFERS: usize = 16;
 
-/// Messages that are ready when no more pages are taken: the rest of the ring waits in the kernel.
+/// Ready messages at which no more pages are taken: the rest of the ring waits in the kernel.
 const MAX_READY: usize = 4;
 
-/// What the blocks of a message have in common.
+/// The common origin of a message's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Origin {
     /// The disk.
@@ -58,11 +58,11 @@ pub(crate) struct Batches {
     pub(crate) disks: BTreeMap<Device, Serial>,
     /// The pools of cgroups; pages of other cgroups go to the default pool.
     pub(crate) pools: BTreeMap<CgroupId, u32>,
-    /// Cgroups without a pool of which pages came, and are still to be told of: a bounded number.
+    /// Cgroups without a pool, and the pages that came of each since they were last read: a bounded number.
     pub(crate) strangers: BTreeMap<CgroupId, u64>,
 }
 
-/// Cgroups without a pool that are remembered at a time.
+/// The most cgroups without a pool that are remembered.
 const MAX_STRANGERS: usize = 1024;
 
 impl Batches {
@@ -83,7 +83,7 @@ impl Batches {
         self.limit = limit.clamp(1, MAX_BLOCKS);
     }
 
-    /// Forgets what it has, and which disks and pools there are.
+    /// Drops all messages, disks and pools.
     pub(crate) fn clear(&mut self) {
         let open = std::mem::take(&mut self.open).into_values();
         self.free.extend(open.map(|batch| batch.buffer));
@@ -93,7 +93,7 @@ impl Batches {
         self.strangers.clear();
     }
 
-    /// Adds a page. Returns whether another one may come before messages are sent.
+    /// Adds a page. Returns whether more may come before messages are sent.
     pub(crate) fn add(&mut self, page: &Eviction<'_>, now: Instant) -> bool {
         let Some(serial) = self.disks.get(&page.disk).copied() else {
             return true;
@@ -126,13 +126,13 @@ impl Batches {
         DEFAULT_POOL
     }
 
-    /// The message that blocks of this origin are added to.
+    /// The message to which blocks of this origin are added.
     fn batch(&mut self, origin: Origin, serial: Serial, now: Instant) -> Option<&mut Batch> {
         if !self.open.contains_key(&origin) {
             if self.free.is_empty() {
                 let fullest = self.open.values().max_by_key(|batch| batch.count)?.origin;
                 self.close(fullest);
-                // It is in use until it has been sent.
+                // Its buffer is in use until it has been sent.
                 return None;
             }
             let mut buffer = self.free.pop()?;
@@ -155,7 +155,7 @@ impl Batches {
         }
     }
 
-    /// Makes messages ready that have waited for so long.
+    /// Makes messages ready that have waited for `age`.
     pub(crate) fn close_older(&mut self, age: Duration, now: Instant) {
         let old = |batch: &&Batch| now.saturating_duration_since(batch.since) >= age;
         let old: Vec<Origin> = self.open.values().filter(old).map(|b| b.origin).collect();
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(batches.free.len(), BUFFERS);
     }
 
-    /// However many origins there are, memory is bounded, and somebody has to send before more is taken.
+    /// Memory is bounded for any number of origins: messages must be sent before more pages are taken.
     #[test]
     fn memory_is_bounded() {
         let mut batches = batches();

@@ -1,4 +1,4 @@
-//! The machine's disks, from `/sys/block`: device numbers, serials, and what one write may carry.
+//! The machine's disks, from `/sys/block`: device numbers, serials, and the blocks that one write may carry.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use justitia_guest_protocol::puts::{MAX_BLOCKS, PORT_SIZE, Serial};
 use justitia_kernel::io::DevId;
 use justitia_kernel::probes::Device;
 
-/// The most disks that are looked at.
+/// The most disks that are read.
 const MAX_DISKS: usize = 256;
 
 /// A disk.
@@ -16,11 +16,11 @@ pub(crate) struct Disk {
     /// Its name, such as `vda`.
     pub(crate) name: String,
     pub(crate) device: Device,
-    /// Its serial, if it has one that a port knows disks by.
+    /// Its serial, if it has one in the port's format.
     pub(crate) serial: Option<Serial>,
     /// Its size in sectors of 512 bytes.
     pub(crate) sectors: u64,
-    /// Blocks of 4 KiB that one write to it may carry besides a first page, so that the kernel does not split it.
+    /// Blocks of 4 KiB that one write may carry besides a first page, without being split by the kernel.
     pub(crate) message_blocks: usize,
 }
 
@@ -30,12 +30,12 @@ impl Disk {
         usize::try_from(self.sectors) == Ok(PORT_SIZE / 512)
     }
 
-    /// Is it a file? Those are other people's.
+    /// Whether it is a loop device: those belong to others.
     pub(crate) fn is_loop(&self) -> bool {
         self.name.starts_with("loop")
     }
 
-    /// Where it is opened.
+    /// Its device file.
     pub(crate) fn path(&self) -> PathBuf {
         Path::new("/dev").join(&self.name)
     }
@@ -56,7 +56,7 @@ fn disk(path: &Path) -> Option<Disk> {
     let text = |name: &str| fs::read_to_string(path.join(name)).ok();
     let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
     let device: DevId = text("dev")?.trim().parse().ok()?;
-    // virtio-blk has it here; SCSI and NVMe disks have it below.
+    // virtio-blk has the serial here; SCSI and NVMe disks have it below.
     let serial = text("serial").or_else(|| text("device/serial"));
     let blocks = |units: Option<u64>, per_block: u64| {
         let blocks = units.map_or(MAX_BLOCKS, |n| {

@@ -1,4 +1,4 @@
-//! The port: finding it, and the conversation over it.
+//! Finds the port and speaks the protocol over it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -18,7 +18,7 @@ use crate::disks::Disk;
 
 // The port's block device: messages are written to it, answers are read from it.
 
-/// An open port, which no other process has open.
+/// An open port. No other process has it open.
 #[derive(Debug)]
 pub(crate) struct Port {
     file: File,
@@ -26,12 +26,12 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Opens a block device as a port. It is read, and nothing is written, before it has shown that it is one.
+    /// Opens a block device as a port. Nothing is written before a read has shown that it is one.
     ///
     /// # Errors
-    /// When it cannot be opened, somebody else has it (it is mounted, or another guest agent runs), or it is no port.
+    /// If it cannot be opened, is no port, or is in use (mounted, or open in another guest agent).
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        // EXCL on a block device: not while it is mounted, and only once.
+        // EXCL fails for a mounted block device, and for a second opener.
         let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::EXCL | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         let kind = file.metadata()?.file_type();
@@ -49,10 +49,10 @@ impl Port {
         Ok(port)
     }
 
-    /// Writes a message, in one write. It was handled when this returns.
+    /// Writes a message in one write. The host has handled it when this returns.
     ///
     /// # Errors
-    /// When the host does not answer any more.
+    /// If the host does not answer any more.
     pub(crate) fn write(&self, message: &[u8]) -> io::Result<()> {
         let written = self.file.write_at(message, 0)?;
         if written == message.len() {
@@ -68,7 +68,7 @@ impl Port {
     /// Reads the header and the answers.
     ///
     /// # Errors
-    /// When the host does not answer, or it is no port.
+    /// If the host does not answer, or it is no port.
     pub(crate) fn answers(&mut self) -> io::Result<Area<'_>> {
         self.read(PAGE)
     }
@@ -76,7 +76,7 @@ impl Port {
     /// Reads the answers and the pool table.
     ///
     /// # Errors
-    /// When the host does not answer, or it is no port.
+    /// If the host does not answer, or it is no port.
     pub(crate) fn tables(&mut self) -> io::Result<Area<'_>> {
         self.read(PORT_SIZE)
     }
@@ -91,7 +91,7 @@ impl Port {
 
 // Finding the disk that is the port.
 
-/// How the serial of a port begins, unless `--port` names the device.
+/// The beginning of a port's serial, unless `--port` names the device.
 const SERIAL: &[u8] = b"justitia-port";
 
 /// A port that was found.
@@ -104,11 +104,11 @@ pub(crate) struct Found {
     pub(crate) message_blocks: usize,
 }
 
-/// Opens the named device; without a name the first disk of a port's size that answers as one, those with the serial of a
-/// port before the others.
+/// Opens the named device. Without a name it opens the first disk of a port's size that answers as one; disks with a port's
+/// serial come first.
 ///
 /// # Errors
-/// Why there is none.
+/// Why no port was found.
 pub(crate) fn find(named: Option<&Path>, disks: &[Disk]) -> io::Result<Found> {
     if let Some(path) = named {
         let whole = std::fs::canonicalize(path)?;
@@ -118,7 +118,7 @@ pub(crate) fn find(named: Option<&Path>, disks: &[Disk]) -> io::Result<Found> {
     first(candidates(disks), |disk| open(disk.path(), Some(disk)))
 }
 
-/// The first disk that opens. Otherwise the first error says most: disks with the serial of a port come first.
+/// The first disk that opens. Otherwise the first error is the most useful: disks with a port's serial come first.
 fn first<'a, T>(
     disks: impl Iterator<Item = &'a Disk>,
     mut open: impl FnMut(&Disk) -> io::Result<T>,
@@ -165,19 +165,19 @@ fn candidates(disks: &[Disk]) -> impl Iterator<Item = &Disk> {
     right(true).chain(right(false))
 }
 
-// A conversation over a port, from one start of the host's daemon to the next.
+// A session over a port, from one start of the host's daemon to the next.
 
-/// Messages whose answers are read together: the area keeps more.
+/// Messages with answers read together: the area keeps more.
 const MAX_SENT: usize = 32;
 const _: () = assert!(MAX_SENT <= MAX_ANSWERS);
 
-/// Why a conversation is over.
+/// Why a session has ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Ended {
     /// The port does not answer.
     #[error("the port does not answer: {0}")]
     Io(#[from] io::Error),
-    /// The host's daemon was started anew: it knows nothing of pools and of blocks.
+    /// The host's daemon was restarted: it has lost its pools and blocks.
     #[error("the host's daemon was started anew")]
     Restarted,
 }
@@ -189,14 +189,14 @@ struct Sent {
     origin: Origin,
 }
 
-/// What became of a put.
+/// The answer to a put.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PutAnswer {
     pub(crate) origin: Origin,
     pub(crate) answer: Answer,
 }
 
-/// A conversation.
+/// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
     port: Port,
@@ -204,15 +204,15 @@ pub(crate) struct Session {
     sequence: u64,
     page: AlignedBuf,
     sent: VecDeque<Sent>,
-    /// Puts without an answer since this was last taken: the host did not see a message, or a newer one was faster.
+    /// Puts without an answer since this was last reset: the host did not see a message, or newer answers replaced it.
     pub(crate) unanswered: u64,
 }
 
 impl Session {
-    /// Begins with what the port says.
+    /// Begins a session at the port's current sequence number.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the port does not answer.
     pub(crate) fn begin(mut port: Port) -> Result<Self, Ended> {
         let header = port.answers()?.header();
         Ok(Self {
@@ -225,10 +225,10 @@ impl Session {
         })
     }
 
-    /// Begins anew with the same port.
+    /// Begins a new session with the same port.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the port does not answer.
     pub(crate) fn again(self) -> Result<Self, Ended> {
         Self::begin(self.port)
     }
@@ -236,7 +236,7 @@ impl Session {
     /// Writes a put.
     ///
     /// # Errors
-    /// When the conversation is over.
+    /// If the session has ended.
     pub(crate) fn put(&mut self, batch: &mut Batch) -> Result<(), Ended> {
         let sequence = self.next();
         self.port.write(batch.message(sequence))?;
@@ -245,15 +245,15 @@ impl Session {
         Ok(())
     }
 
-    /// Whether answers should be read before more is written.
+    /// Whether answers must be read before more is written.
     pub(crate) fn is_full(&self) -> bool {
         self.sent.len() >= MAX_SENT
     }
 
-    /// Reads what became of the puts.
+    /// Reads the answers to the puts.
     ///
     /// # Errors
-    /// When the conversation is over.
+    /// If the session has ended.
     pub(crate) fn answers(&mut self) -> Result<Vec<PutAnswer>, Ended> {
         if self.sent.is_empty() {
             return Ok(Vec::new());
@@ -275,10 +275,10 @@ impl Session {
         Ok(found)
     }
 
-    /// Has a command executed.
+    /// Has a command executed. `None` when the host did not see it.
     ///
     /// # Errors
-    /// When the conversation is over; `None` when the host did not see the command.
+    /// If the session has ended.
     pub(crate) fn command(&mut self, command: &Command) -> Result<Option<Answer>, Ended> {
         let sequence = self.next();
         if let Some(page) = self.page.first_chunk_mut::<PAGE>() {
@@ -291,10 +291,10 @@ impl Session {
         Ok(answer)
     }
 
-    /// What the host says of the VM, and the pools with their figures, as of now.
+    /// Current figures of the VM and of its pools.
     ///
     /// # Errors
-    /// When the conversation is over.
+    /// If the session has ended.
     pub(crate) fn stats(&mut self) -> Result<(AreaHeader, Vec<PoolRow>), Ended> {
         self.command(&Command::GetStats)?;
         let area = self.port.tables()?;
@@ -308,7 +308,7 @@ impl Session {
         self.sequence
     }
 
-    /// Another program may have used the port meanwhile, with any numbers.
+    /// Follows the host's sequence number, as another program may have used the port.
     fn follow(&mut self, header: &AreaHeader) -> Result<(), Ended> {
         if header.daemon_start_id != self.start {
             return Err(Ended::Restarted);

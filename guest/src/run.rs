@@ -1,5 +1,5 @@
-//! The guest agent's loop: it looks for the port, serves it, and looks again when it is gone. Whatever happens to the
-//! port, the guest goes on as if there were none. Beside it a thread answers what the host asks about memory.
+//! The guest agent's loop: it looks for the port, serves it, and looks again when it is gone. Whatever happens to the port, the
+//! guest goes on as without one. A second thread answers the host's requests about memory.
 
 use std::cell::RefCell;
 use std::io;
@@ -20,9 +20,9 @@ use crate::pools::cgroups::Cgroups;
 use crate::port::{Ended, Session, find};
 use crate::serve::{Machine, Options, Serving, Status};
 
-/// How often the port is looked for.
+/// The interval between searches for the port.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// How soon a signal is obeyed meanwhile.
+/// The longest delay until a signal is obeyed.
 const NAP: Duration = Duration::from_millis(100);
 
 /// Why the guest agent cannot run.
@@ -38,7 +38,7 @@ pub enum GuestError {
     /// A signal handler cannot be installed.
     #[error("installing a signal handler: {0}")]
     Signals(io::Error),
-    /// There is no thread to be had.
+    /// No thread can be started.
     #[error("starting a thread: {0}")]
     Thread(io::Error),
 }
@@ -46,8 +46,8 @@ pub enum GuestError {
 /// Runs until a signal (SIGTERM, SIGINT, SIGHUP) ends it.
 ///
 /// # Errors
-/// When the machine lacks what it needs. A port that is gone is no error; nor is a probe that cannot be attached, where the
-/// host asks about memory.
+/// If the machine lacks a requirement. A missing port is no error. A probe that cannot be attached is none either, if the host
+/// asks about memory.
 pub fn run(options: &Options, report: impl FnMut(&Status)) -> Result<(), GuestError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP] {
@@ -70,19 +70,19 @@ pub fn run(options: &Options, report: impl FnMut(&Status)) -> Result<(), GuestEr
     }
     tracing::info!("stopping");
     stop.store(true, Ordering::Relaxed);
-    // It says itself why it ended.
+    // The thread logs its own errors.
     let _ = memory.join();
     done
 }
 
-/// Offers what is evicted until a signal comes.
+/// Offers evicted pages until a signal comes.
 fn offer(
     options: &Options,
     fs: &CgroupFs,
     stop: &AtomicBool,
     report: impl FnMut(&Status),
 ) -> Result<(), GuestError> {
-    // The probe takes memory, and not every kernel supports it: a guest that is only asked about memory needs none.
+    // The probe takes memory, and not every kernel supports it: without a port for puts it is not needed.
     if memory::has_port() {
         wait_for_port(options.port.as_deref(), stop);
     }
@@ -115,14 +115,14 @@ fn offer(
     Ok(())
 }
 
-/// Waits until there is a port to which evicted pages could be put, or for a signal.
+/// Waits for a port that takes evicted pages, or for a signal.
 fn wait_for_port(named: Option<&Path>, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) && find(named, &disks(Path::new("/sys/block"))).is_err() {
         wait(LOOK_AGAIN, stop);
     }
 }
 
-/// Waits so long, or for a signal.
+/// Waits for `time`, or for a signal.
 fn wait(time: Duration, stop: &AtomicBool) {
     let begun = Instant::now();
     while !stop.load(Ordering::Relaxed) && begun.elapsed() < time {
@@ -140,7 +140,7 @@ struct Agent<'a, R> {
 
 impl<R: FnMut(&Status)> Agent<'_, R> {
     fn run(&mut self, named: Option<&Path>) {
-        // Each reason is told once.
+        // Each reason is logged once.
         let mut told = String::new();
         while !self.is_stopped() {
             let found = find(named, &disks(Path::new("/sys/block")));
@@ -199,7 +199,7 @@ impl<R: FnMut(&Status)> Agent<'_, R> {
     }
 }
 
-/// Reports the status, if it is time.
+/// Reports the status when it is due.
 fn tell(
     serving: &Serving<'_, '_>,
     last: &mut Instant,

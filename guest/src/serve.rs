@@ -1,4 +1,4 @@
-//! What is done while there is a port: messages go out, answers come in, and decisions follow from them.
+//! The work while a port is open: messages are sent, answers are read, and decisions follow from them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,31 +26,31 @@ use crate::port::{Ended, Session};
 const MAX_AGE: Duration = Duration::from_millis(200);
 /// How long the reader sleeps when little is evicted.
 const SLEEP: Duration = Duration::from_millis(100);
-/// How often it is decided how much is offered, and which pools there are, once the cost of a put is known.
+/// The interval between decisions about offers and pools, once the cost of a put is known.
 const PERIOD: Duration = Duration::from_secs(2);
-/// How often that is decided before the cost of a put is known.
+/// The same before the cost of a put is known.
 const SHORT: Duration = Duration::from_millis(250);
 
-/// How the guest agent runs.
+/// The options of the guest agent.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Evicted pages that wait to be offered, bytes: a power of two from 64 KiB to 256 MiB.
+    /// Bytes of evicted pages that may wait to be offered: a power of two from 64 KiB to 256 MiB.
     pub buffer: u32,
     /// Whether containers' pools use the host's SSD as well as its memory.
     pub ssd: bool,
-    /// The weight of what runs in no managed cgroup, 1 to 10,000.
+    /// The weight of processes outside managed cgroups, 1 to 10,000.
     pub unmanaged_weight: u32,
-    /// What the administrator says of cgroups; the first rule that matches counts.
+    /// The administrator's rules for cgroups. The first match counts.
     pub rules: Vec<Rule>,
-    /// The port's device; without one it is looked for.
+    /// The port's device; `None`: it is looked for.
     pub port: Option<PathBuf>,
-    /// The status socket of `justitia run`, which knows what cache is worth having, where it runs in this machine.
+    /// The status socket of `justitia run`, if it runs in this machine: it knows the worth of cache.
     pub agent_socket: PathBuf,
-    /// How often the status is reported; `None` never.
+    /// The interval between status reports; `None`: never.
     pub report_every: Option<Duration>,
 }
 
-/// What lasts from port to port.
+/// State that lasts across ports.
 pub(crate) struct Machine<'a> {
     pub(crate) options: &'a Options,
     pub(crate) probe: &'a EvictionProbe,
@@ -60,11 +60,11 @@ pub(crate) struct Machine<'a> {
     pub(crate) began: Instant,
     pub(crate) status: Status,
     pub(crate) costs: Costs,
-    /// Processor time that offering has taken.
+    /// Processor time spent on offering.
     pub(crate) offering: Duration,
 }
 
-/// What lasts from one start of the host's daemon to the next.
+/// State that lasts across one run of the host's daemon.
 pub(crate) struct Serving<'a, 'b> {
     machine: &'b mut Machine<'a>,
     session: Session,
@@ -76,10 +76,10 @@ pub(crate) struct Serving<'a, 'b> {
 }
 
 impl<'a, 'b> Serving<'a, 'b> {
-    /// Begins.
+    /// Begins to serve the port.
     ///
     /// # Errors
-    /// When the port does not answer.
+    /// If the port does not answer.
     pub(crate) fn begin(machine: &'b mut Machine<'a>, mut session: Session) -> Result<Self, Ended> {
         let (_, rows) = session.stats()?;
         let pools = PoolTable::adopt(
@@ -99,10 +99,10 @@ impl<'a, 'b> Serving<'a, 'b> {
         })
     }
 
-    /// One round: at most a tenth of a second long while the port answers.
+    /// One round, at most a tenth of a second long while the port answers.
     ///
     /// # Errors
-    /// When the port does not answer, or the host's daemon was started anew.
+    /// If the port does not answer, or the host's daemon was restarted.
     pub(crate) fn round(&mut self) -> Result<(), Ended> {
         let begun = processor_time();
         self.machine.reader.read(SLEEP);
@@ -210,12 +210,12 @@ impl<'a, 'b> Serving<'a, 'b> {
         Ok(())
     }
 
-    /// How things are.
+    /// The current status.
     pub(crate) const fn status(&self) -> &Status {
         &self.machine.status
     }
 
-    /// Nothing is offered any more.
+    /// Ends serving: nothing is offered any more.
     pub(crate) fn end(mut self) -> Session {
         let machine = self.machine;
         self.disks.unwatch(machine.probe);
@@ -233,13 +233,13 @@ fn processor_time() -> Duration {
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// The memory of this machine, in blocks; a lot where that cannot be read.
+/// The memory of this machine, in blocks; `u64::MAX` if it cannot be read.
 fn memory_blocks() -> u64 {
     let read = ProcFs::open(Path::new("/proc")).and_then(|proc| proc.meminfo());
     read.map_or(u64::MAX, |meminfo| meminfo.mem_total / PAGE_SIZE)
 }
 
-/// What was done since the agent has started, and how things are.
+/// Counters since the agent's start, and its current state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// The port's device; `None` while there is none.
@@ -254,23 +254,23 @@ pub struct Status {
     pub ring_full: u64,
     /// Evicted pages that were held back, as offering them is worth little.
     pub held_back: u64,
-    /// Evicted pages beyond what is copied of one large folio.
+    /// Evicted pages beyond the copied part of one large folio.
     pub beyond_bound: u64,
-    /// Evicted pages whose place on a disk is not known.
+    /// Evicted pages without a known place on a disk.
     pub unknown_place: u64,
     /// Blocks that were offered, by the host's verdict.
     pub offered: BTreeMap<&'static str, u64>,
-    /// Messages that have no answer.
+    /// Messages without an answer.
     pub unanswered: u64,
-    /// File systems of which less than all is offered.
+    /// File systems that are not offered in full.
     pub limited_filesystems: usize,
-    /// Pools of which less than all is offered.
+    /// Pools that are not offered in full.
     pub limited_pools: usize,
-    /// What a put costs, nanoseconds of processor time; `None` while that is not known.
+    /// The cost of a put, nanoseconds of processor time; `None` while unknown.
     pub put_ns: Option<u64>,
-    /// What a hit saves, nanoseconds; `None` while that is not known.
+    /// The time that a hit saves, nanoseconds; `None` while unknown.
     pub hit_saves_ns: Option<u64>,
-    /// The probe is detached, as nothing is worth offering.
+    /// Whether the probe is detached, as nothing is worth offering.
     pub detached: bool,
 }
 

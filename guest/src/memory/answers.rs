@@ -1,4 +1,4 @@
-//! What is answered to the host's requests.
+//! Answers to the host's requests.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,22 +13,22 @@ use super::plan::{Goal, Missed, Next, Reason, Steps, Took};
 use super::readings::Readings;
 use super::worth::Worth;
 
-/// A state is not read again before it is so old.
+/// A state is used again up to this age.
 pub(super) const STATE_AGE: Duration = Duration::from_secs(1);
-/// Nor is what is cached looked for again: that takes up to 2 s.
+/// Cached blocks are used again up to this age: to find them takes up to 2 s.
 pub(super) const CACHED_AGE: Duration = Duration::from_secs(5);
-/// Nor are tenants looked for again, and so seldom that it takes a twentieth of the time at most: there may be thousands of cgroups.
+/// Tenants are used again up to this age or, with thousands of cgroups, until searches take at most a twentieth of the time.
 pub(super) const TENANTS_AGE: Duration = Duration::from_secs(2);
 const TENANTS_PARTS: u32 = 20;
-/// One request is worked on for so long at most: the next one waits.
+/// The time limit of one request: the next one waits.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// What was given back so far.
+/// Totals of memory given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Given {
-    /// Requests to give something back.
+    /// Requests for memory.
     pub(super) requests: u64,
-    /// Bytes that were asked for.
+    /// Bytes that the host asked for.
     pub(super) asked: u64,
     /// Bytes that were taken from the cache.
     pub(super) taken: u64,
@@ -36,15 +36,15 @@ pub(super) struct Given {
     pub(super) malformed: u64,
 }
 
-/// What is kept from request to request.
+/// State that is kept across requests.
 pub(super) struct Answers<M> {
     pub(super) machine: M,
     worth: Worth,
-    /// What the last request took, as long as it may be missed.
+    /// The result of the last request, while its refaults are watched.
     took: Option<Took>,
     pub(super) state: Option<(Duration, State)>,
     pub(super) cached: Option<(Duration, Cached)>,
-    /// Until when they are told as they are.
+    /// When the tenants expire, and these.
     pub(super) tenants: Option<(Duration, Tenants)>,
     pub(super) reporting_order: fn() -> Option<u8>,
     pub(super) given: Given,
@@ -65,7 +65,7 @@ impl<M: Machine> Answers<M> {
         }
     }
 
-    /// The answer to a line; `None` where it does not even say which request it is. `low_watermark`: see [`Goal`].
+    /// The answer to a line; `None` if the line has no request id. `low_watermark`: see [`Goal`].
     pub(super) fn answer(
         &mut self,
         line: &[u8],
@@ -142,7 +142,7 @@ impl<M: Machine> Answers<M> {
         tenants
     }
 
-    /// What is worth having.
+    /// The cache that is worth having, bytes.
     fn worth(&mut self, now: &Readings) -> u64 {
         let worth = self.worth.update(now);
         match self.took.map(|took| took.is_missed(now)) {
@@ -201,7 +201,7 @@ impl<M: Machine> Answers<M> {
     }
 }
 
-/// What the host is told.
+/// The state that the host gets.
 fn state_of(readings: &Readings, worth: u64, reporting_order: Option<u8>) -> State {
     let clean = readings
         .file

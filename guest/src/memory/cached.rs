@@ -1,12 +1,11 @@
-//! Which blocks of this machine's disks are in its page cache.
+//! Finds the blocks of this machine's disks that are in its page cache.
 //!
-//! Files are found by a walk through directories that goes no further than the kernel's own cache of names
-//! (`RESOLVE_CACHED`): what it does not have there it has hardly any pages of, and nothing is read from a disk for the answer
-//! but directories. What of a file is cached `mincore(2)` says, where that lies on the disk `FS_IOC_FIEMAP`. The metadata of
-//! ext4 is in the page cache of the device itself.
+//! A walk through directories finds the files, but only in the kernel's dentry cache (`RESOLVE_CACHED`): files without a dentry
+//! have hardly any cached pages. Only directories are read from a disk. `mincore(2)` tells the cached pages of a file,
+//! `FS_IOC_FIEMAP` their place on the disk. The metadata of ext4 is in the page cache of the device itself.
 //!
-//! Other file systems than ext4 and XFS, and what lies on volumes of several disks or encrypted ones, are not told: the
-//! host's block is another one, or has another content.
+//! File systems other than ext4 and XFS, volumes of several disks, and encrypted ones are left out: there the host's block is
+//! another one, or has another content.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -28,11 +27,11 @@ use rustix::io::Errno;
 
 use crate::disks::disks;
 
-/// The walk ends after so long, wherever it is. The host's other questions wait meanwhile.
+/// The time limit of the walk. The host's other requests wait meanwhile.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Directories below each other that are looked at.
+/// The greatest depth of directories.
 const MAX_DEPTH: usize = 64;
-/// Files that are remembered, as they may be met again by another name or mount. After so many the walk ends.
+/// The most files: the walk ends after them. They are remembered, as one may be met again by another name or mount.
 const MAX_FILES: usize = 1 << 17;
 
 /// A mount of a file system on a disk, or on a partition of one.
@@ -42,20 +41,20 @@ struct Filesystem {
     id: DevId,
     /// Its device below `/dev`.
     device: PathBuf,
-    /// The disk's place among those that are told.
+    /// The disk's index among the reported disks.
     disk: usize,
-    /// Where on the disk its device begins, and how large that is, bytes.
+    /// The device's first byte on the disk, and its size, bytes.
     start: u64,
     size: u64,
 }
 
-/// The mounts of file systems whose blocks are those of a disk, and these disks: serial and size.
+/// Mounts with blocks of a real disk, and these disks: serial and size.
 struct Found {
     filesystems: Vec<Filesystem>,
     disks: Vec<(String, u64)>,
 }
 
-/// What is cached of the disks. `file`: bytes of files in the page cache.
+/// The cached blocks of the disks. `file`: bytes of files in the page cache.
 pub(super) fn cached(seed: u64, file: u64) -> Cached {
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let found = find(Path::new("/sys"), &mounted(&table));
@@ -94,7 +93,7 @@ fn find(sys: &Path, mounts: &[Mounted]) -> Found {
         };
         let device = Device::new(part.disk);
         let disk = all.iter().find(|disk| Some(disk.device) == device);
-        // Neither a loop device nor device-mapper: their blocks are elsewhere.
+        // The blocks of loop and device-mapper devices are elsewhere.
         let Some(disk) = disk.filter(|disk| is_real(sys, &disk.name)) else {
             continue;
         };
@@ -152,7 +151,7 @@ fn part(sys: &Path, device: DevId) -> Option<Part> {
     })
 }
 
-/// Whether it is a device of its own, and not made of others or of memory.
+/// Whether it is a device of its own, neither made of others nor of memory.
 fn is_real(sys: &Path, name: &str) -> bool {
     sys.join("block").join(name).join("device").exists()
 }
@@ -160,10 +159,10 @@ fn is_real(sys: &Path, name: &str) -> bool {
 struct Walk {
     sampler: Sampler,
     until: Instant,
-    /// Files that were looked at: device and inode.
+    /// Visited files: device and inode.
     seen: HashSet<(DevId, u64)>,
     is_over: bool,
-    /// A file could not be opened though it is there.
+    /// A file exists, but could not be opened.
     is_refused: bool,
 }
 
@@ -173,7 +172,7 @@ impl Walk {
         self.is_over
     }
 
-    /// What is cached of the device itself.
+    /// Adds the cached pages of the device itself.
     fn device(&mut self, of: &Filesystem) {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         if let Ok(device) = rustix::fs::open(&of.device, flags, Mode::empty()) {
@@ -186,7 +185,7 @@ impl Walk {
         }
     }
 
-    /// What is cached of the files whose names are.
+    /// Adds the cached pages of files with a cached dentry.
     fn files(&mut self, of: &Filesystem) {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY;
         let root = rustix::fs::open(&of.mount, flags, Mode::empty());
@@ -211,8 +210,8 @@ impl Walk {
             let found = match directory.fd().and_then(|fd| open_cached(fd, name)) {
                 Ok(found) => found,
                 Err(error) => {
-                    // Nothing can be opened so: before Linux 5.12, or where a filter of system calls forbids it, as `RestrictSUIDSGID=` of
-                    // systemd does.
+                    // Every such open fails before Linux 5.12, and under a system call filter that forbids it, such as
+                    // `RestrictSUIDSGID=` of systemd.
                     self.is_refused |= matches!(error, Errno::PERM | Errno::NOSYS | Errno::INVAL);
                     continue;
                 }
@@ -240,7 +239,7 @@ impl Walk {
         }
     }
 
-    /// The cached pages of a file that lies there.
+    /// Adds the cached pages of a file with these extents.
     fn pages(&mut self, of: &Filesystem, file: &impl AsFd, size: u64, extents: &[Extent]) {
         let sampler = &mut self.sampler;
         let mut first = 0;
@@ -266,7 +265,7 @@ impl Walk {
     }
 }
 
-/// The disk's block that has this place of a file. `start`: where on the disk the file system's device begins.
+/// The disk's block at an offset of a file. `start`: the first byte of the file system's device on the disk.
 fn block(extents: &[Extent], offset: u64, start: u64) -> Option<u64> {
     let after = extents.partition_point(|extent| extent.offset <= offset);
     let extent = extents.get(after.checked_sub(1)?)?;
@@ -275,7 +274,7 @@ fn block(extents: &[Extent], offset: u64, start: u64) -> Option<u64> {
     (within < extent.length && place.is_multiple_of(BLOCK)).then_some(place / BLOCK)
 }
 
-/// Opens what the kernel has in its cache of names, without leaving the file system and without changing the access time.
+/// Opens a file by its cached dentry, within the file system and without changing the access time.
 fn open_cached(directory: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::CACHED | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -316,7 +315,7 @@ mod tests {
             [Some(2), Some(3), Some(10)]
         );
         assert_eq!(of(1, 1 << 20), Some(256 + 3));
-        // A hole, what does not lie on a block, and what is behind the end.
+        // A hole, an extent that is not aligned to a block, and an offset behind the end.
         assert_eq!([2, 3, 4, 6].map(|page| of(page, 0)), [None; 4]);
         assert_eq!(of(4, 3072), Some(1));
         assert_eq!(block(&[], 0, 0), None);
@@ -425,7 +424,7 @@ mod tests {
         walk.files(&of);
         let told = walk.sampler.clone().finish(0, true);
         assert_eq!(told.disks()[0].bytes, 64 << 10);
-        // Without time nothing is looked at, and that is said.
+        // Without time nothing is visited, and the answer says so.
         walk.until = Instant::now();
         walk.files(&of);
         assert!(walk.is_over);

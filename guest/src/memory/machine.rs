@@ -1,4 +1,4 @@
-//! The machine: what its kernel says of its memory, and memory that is taken from its cache.
+//! The machine: readings of its memory from the kernel, and reclaim from its cache.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,43 +16,42 @@ use super::targets::Targets;
 use super::worth::Spare;
 use crate::pools::cgroups::Cgroups;
 
-/// A machine from which memory can be taken.
+/// A machine with memory that can be reclaimed.
 pub(super) trait Machine {
-    /// A request begins. `spare` is what the agent's tenants do not use, where an agent runs.
+    /// Begins a request. `spare`: the memory that the agent's tenants do not use, if an agent runs.
     fn begin(&mut self, _spare: Option<&[Spare]>) {}
 
     fn read(&mut self) -> Result<Readings>;
 
-    /// Has the kernel reclaim pages of files, at most so many bytes, and nothing that would have to be swapped. How much it
-    /// was is to be read.
+    /// Has the kernel reclaim at most `bytes` of pages of files, without swapping. Readings tell the result.
     fn reclaim(&mut self, bytes: u64) -> Result<()>;
 
-    /// Which blocks of its disks are cached.
+    /// The blocks of its disks that are cached.
     fn cached(&mut self, seed: u64) -> Result<Cached>;
 
-    /// Among what its page cache is divided.
+    /// The tenants that share its page cache.
     fn tenants(&mut self) -> Tenants;
 }
 
-/// The least time between two looks at what each process has mapped.
+/// The least interval between readings of every process's mapped pages.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// Processes that are looked at.
+/// The most processes that are read.
 const MAX_PROCESSES: usize = 4096;
 
-/// The machine that this runs on.
+/// The machine on which this runs.
 pub(super) struct Kernel {
     proc: ProcFs,
     fs: CgroupFs,
-    /// What the administrator says of cgroups.
+    /// The administrator's rules for cgroups.
     rules: Vec<Rule>,
     targets: Targets,
-    /// Whether `memory.reclaim` takes `swappiness=`; `None`: it was not tried.
+    /// Whether `memory.reclaim` accepts `swappiness=`; `None`: not tried.
     takes_swappiness: Option<bool>,
-    /// Time in which this program itself waited for reclaim: the kernel counts that as pressure.
+    /// Time that this program itself waited for reclaim: the kernel counts it as pressure.
     own: Duration,
-    /// The highest pressure that was told: the kernel's counts and the own time are not read at the same moment.
+    /// The highest pressure reported so far: the kernel's counts and `own` are not read at the same moment.
     told: [Duration; 2],
-    /// What processes have mapped of files, and when that was read.
+    /// The file pages that processes have mapped, and when they were read.
     mapped: Option<(Duration, u64)>,
 }
 
@@ -89,8 +88,8 @@ impl Kernel {
         self.told
     }
 
-    /// `Mapped` counts shared memory: where there is some, processes are asked for the rest. Pages that several have mapped
-    /// count for each: never more than `Mapped`.
+    /// `Mapped` includes shared memory: if there is some, mapped files are summed over processes. That counts pages of several
+    /// processes more than once: the result is at most `Mapped`.
     fn mapped_file(&mut self, at: Duration, mapped: u64, shared: u64) -> u64 {
         if shared < mapped / 16 {
             return mapped;
@@ -149,7 +148,7 @@ impl Machine for Kernel {
         Ok(super::cached::cached(seed, file))
     }
 
-    /// The tree is read anew each time: while nobody asks it costs nothing, and no descriptors.
+    /// Reads the tree anew each time: without requests it costs nothing, and no descriptors.
     fn tenants(&mut self) -> Tenants {
         Tenants::new(Cgroups::new(&self.fs, &self.rules).tenants())
     }
@@ -164,19 +163,19 @@ impl Kernel {
             let done = cgroup.reclaim(bytes, Some(0));
             let is_unknown = |error: &Error| error.errno() == Some(rustix::io::Errno::INVAL);
             if self.takes_swappiness.is_some() || !done.as_ref().is_err_and(is_unknown) {
-                // What fails in another way, as a cgroup that has gone, says nothing of it.
+                // Other errors, such as a removed cgroup, say nothing about `swappiness=`.
                 if done.is_ok() {
                     self.takes_swappiness = Some(true);
                 }
                 return done.or_else(|error| match cgroup.is_root() {
                     true => Err(error),
-                    // It has gone.
+                    // The cgroup was removed.
                     false => Ok(ReclaimOutcome::Partial),
                 });
             }
             self.takes_swappiness = Some(false);
         }
-        // Before 6.9. Without swap it takes pages of files only; with swap nothing can be taken without swapping.
+        // Before Linux 6.9. Without swap only pages of files are reclaimed. With swap, reclaim might swap: nothing is taken.
         match self.proc.meminfo()?.swap_total {
             0 => cgroup.reclaim(bytes, None),
             _ => Ok(ReclaimOutcome::Partial),
@@ -184,13 +183,13 @@ impl Kernel {
     }
 }
 
-/// Time since the boot, with that in which the machine slept.
+/// Time since the boot, suspended time included.
 pub(super) fn since_boot() -> Duration {
     let time = rustix::time::clock_gettime(ClockId::Boottime);
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// Bytes of files that processes have mapped, each counted for itself (`RssFile`).
+/// Bytes of files that processes have mapped, summed over processes (`RssFile`).
 fn mapped_by_processes(proc: &Path) -> u64 {
     let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();
     let is_process = |entry: &std::fs::DirEntry| {
@@ -214,9 +213,9 @@ fn rss_file(status: &str) -> u64 {
     number.unwrap_or(0).saturating_mul(1024)
 }
 
-/// The time in which processors were busy, of `/proc/stat`: user, nice, system, irq and softirq.
+/// Busy time of all processors, of `/proc/stat`: user, nice, system, irq and softirq.
 fn busy(stat: &str) -> Duration {
-    /// Milliseconds of a tick, as programs are told (`USER_HZ`).
+    /// Milliseconds of a tick in `/proc` (`USER_HZ`).
     const TICK: u64 = 10;
     let line = stat.lines().next().unwrap_or_default();
     let numbers: Vec<u64> = line

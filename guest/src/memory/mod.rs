@@ -1,7 +1,7 @@
-//! The host's questions about this machine's memory (Singh, section 5.2): what it is used for, and whether some of it can be
-//! given back. `docs/design/guest-cache-control.md` says how.
+//! Answers the host's requests about this machine's memory (Singh, section 5.2): its use, and how much of it can be given back.
+//! `docs/design/guest-cache-control.md` says how.
 //!
-//! It has a thread of its own: neither a host that reads no answers nor a slow reclaim delays the put port.
+//! This has a thread of its own: neither a host that reads no answers nor a slow reclaim delays the put port.
 
 mod answers;
 mod cached;
@@ -32,14 +32,14 @@ use machine::Kernel;
 use port::{Found, Port};
 use reporting::Compaction;
 
-/// How often the port is looked for.
+/// The interval between searches for the port.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// How soon a signal is obeyed, and a host that has connected is heard.
+/// The longest delay until a signal or a connected host is noticed.
 const NAP: Duration = Duration::from_millis(100);
-/// How often the log says what was given back.
+/// The interval between log lines about memory given back.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// Whether the host gave this machine a port for that.
+/// Whether this machine has a port for requests about memory.
 pub(crate) fn has_port() -> bool {
     find().is_some()
 }
@@ -48,11 +48,11 @@ fn find() -> Option<PathBuf> {
     port::find(Path::new("/sys"), Path::new("/dev"))
 }
 
-/// Answers the host in a thread of its own, until `stop` is set. `rules` are the administrator's of cgroups, `socket` is that of
+/// Answers the host in a thread of its own until `stop` is set. `rules` are the administrator's for cgroups; `socket` is that of
 /// `justitia run`.
 ///
 /// # Errors
-/// If there is no thread to be had.
+/// If no thread can be started.
 pub(crate) fn start(
     fs: CgroupFs,
     rules: Vec<Rule>,
@@ -87,7 +87,7 @@ struct Server {
 
 impl Server {
     fn run(&mut self) {
-        // Each reason is told once.
+        // Each reason is logged once.
         let mut told = String::new();
         while !self.is_stopped() {
             if let Some(path) = find() {
@@ -126,7 +126,7 @@ impl Server {
             match port.read(&mut buffer, NAP)? {
                 Found::Nothing => {}
                 Found::NoHost => {
-                    // What one host has begun another does not go on with.
+                    // A new host does not continue the line of another.
                     lines = Lines::new();
                     std::thread::sleep(NAP);
                 }

@@ -1,4 +1,4 @@
-//! How much is taken next: a pure function of what was read before the first step and after each.
+//! Plans the next reclaim step: a pure function of the readings before the first step and after each one.
 
 use std::time::Duration;
 
@@ -6,58 +6,58 @@ use justitia_kernel::PAGE_SIZE;
 
 use super::readings::Readings;
 
-/// Bytes of the largest step. The kernel works on one without a pause, and may go beyond it.
+/// Bytes of the largest step. The kernel does not pause within a step, and may exceed it.
 pub(super) const STEP: u64 = 8 << 20;
-/// Less than this is not asked for, bytes: the kernel reclaims in batches of 32 pages.
+/// The smallest step, bytes: the kernel reclaims in batches of 32 pages.
 const LEAST: u64 = 32 * PAGE_SIZE;
-/// Refaults of so much are no sign, bytes.
+/// Refaults up to this are no sign, bytes.
 const FEW_REFAULTS: u64 = 1 << 20;
-/// Pressure of so much is no sign.
+/// Pressure up to this is no sign.
 const LITTLE_PRESSURE: Duration = Duration::from_millis(20);
-/// Steps in a row that took next to nothing.
+/// A request ends after this many steps in a row that took next to nothing.
 const FRUITLESS: u32 = 4;
-/// One part in so many of the memory stays available.
+/// One part in this many of the memory stays available.
 const AVAILABLE: u64 = 32;
 
-/// Why no more is taken.
+/// Why a request ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// All that was asked for was taken.
+    /// The requested memory was taken.
     Done,
-    /// The time is over.
+    /// The time is up.
     Deadline,
     /// All tasks wait for memory.
     Pressure,
-    /// What was taken is read again.
+    /// Taken pages are read again.
     Refaults,
-    /// What is left is used.
+    /// The remaining cache is in use.
     Floor,
-    /// Too little would stay available, were the memory not given back again.
+    /// Too little memory would stay available if the host did not return it.
     Available,
-    /// The kernel finds nothing more: it is protected, dirty, or in use.
+    /// The kernel finds nothing more: the rest is protected, dirty, or in use.
     Exhausted,
 }
 
-/// What is done next.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// So many bytes are taken.
+    /// Take this many bytes.
     Step(u64),
     Stop(Reason),
 }
 
-/// What is wanted, and what limits it.
+/// The goal of a request, and its limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Goal {
-    /// At most so many bytes.
+    /// The most bytes.
     pub(super) bytes: u64,
-    /// In this time.
+    /// The time limit.
     pub(super) within: Duration,
     /// Cache that is worth having, bytes.
     pub(super) worth: u64,
     /// Free memory below which the kernel reclaims by itself.
     pub(super) low_watermark: u64,
-    /// Refaults a second before, bytes.
+    /// Refaults a second before the request, bytes.
     pub(super) refaulting: u64,
 }
 
@@ -82,12 +82,12 @@ impl Steps {
         }
     }
 
-    /// Bytes by which the cache is smaller than it was.
+    /// Bytes by which the cache has shrunk.
     pub(super) const fn taken(&self) -> u64 {
         self.begin.cache().saturating_sub(self.last.cache())
     }
 
-    /// What comes next, as things are `now`, after the step before.
+    /// The next action, from the readings after the last step.
     pub(super) fn next(&mut self, now: &Readings) -> Next {
         let took = self.last.cache().saturating_sub(now.cache());
         match took < self.asked / 4 {
@@ -108,7 +108,7 @@ impl Steps {
         let goal = &self.goal;
         let taken = self.taken();
         let wanted = goal.bytes.saturating_sub(taken);
-        // Dirty pages cannot be taken; any of them may be among those that are worth having.
+        // Dirty pages cannot be taken, and any of them may be worth having.
         let floor = goal.worth.saturating_add(now.dirty);
         let spare = now.file.saturating_sub(floor);
         let reserve = goal.low_watermark.max(now.total / AVAILABLE);
@@ -144,7 +144,7 @@ impl Steps {
         is_refaulting(&self.begin, now, taken, elapsed, self.goal.refaulting)
     }
 
-    /// What a request took, to see whether it is read again later.
+    /// The result of a request, to watch its refaults later.
     pub(super) const fn took(&self) -> Took {
         Took {
             begin: self.begin,
@@ -154,10 +154,10 @@ impl Steps {
     }
 }
 
-/// For so long what was taken may be read again.
+/// How long after a request refaults are watched.
 const WATCH: Duration = Duration::from_secs(10);
 
-/// What a request took.
+/// The result of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
     begin: Readings,
@@ -165,14 +165,14 @@ pub(super) struct Took {
     refaulting: u64,
 }
 
-/// What is known of something that was taken.
+/// Whether taken memory is missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missed {
     /// Much of it was read again.
     Yes,
-    /// Little of it was until now.
+    /// Little of it was read again so far.
     NotYet,
-    /// Little of it was.
+    /// Little of it was read again.
     No,
 }
 
@@ -189,7 +189,7 @@ impl Took {
     }
 }
 
-/// More than an eighth of what was taken, beyond twice of what there was before.
+/// Whether refaults exceed twice the earlier rate by more than an eighth of the taken memory.
 fn is_refaulting(
     begin: &Readings,
     now: &Readings,
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// After so many milliseconds the cache has lost so many MiB.
+    /// After `millis` milliseconds the cache has lost `taken` MiB.
     fn after(millis: u64, taken: u64) -> Readings {
         Readings {
             at: begin().at + Duration::from_millis(millis),
@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    /// What comes after a step of 8 MiB, as `now` says.
+    /// The action after a step of 8 MiB that ends with `now`.
     fn second(goal: Goal, now: Readings) -> Next {
         let mut steps = Steps::new(goal, begin());
         assert_eq!(steps.next(&begin()), Next::Step(STEP));

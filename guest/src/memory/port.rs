@@ -1,4 +1,4 @@
-//! The virtio-serial port over which the host asks.
+//! The virtio-serial port for the host's requests.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -9,7 +9,7 @@ use justitia_guest_protocol::memory::PORT_NAME;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 
-/// How long the host may take to make room for an answer. After that it is dropped: the host has given it up.
+/// How long the host may take to make room for an answer. Then the answer is dropped: the host has given it up.
 const ROOM: Duration = Duration::from_secs(1);
 
 /// The device of the port, if this machine has one. `sys` is `/sys`, `dev` is `/dev`.
@@ -27,18 +27,18 @@ pub(super) fn find(sys: &Path, dev: &Path) -> Option<PathBuf> {
     ours.into_iter().next()
 }
 
-/// What a port has.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
     /// Nothing yet.
     Nothing,
-    /// Nobody has the other end.
+    /// The other end is closed.
     NoHost,
 }
 
-/// An open port, which no other process has open. Nothing waits for the host longer than it says.
+/// An open port. No other process has it open. Calls wait for the host no longer than they say.
 #[derive(Debug)]
 pub(super) struct Port {
     file: File,
@@ -47,10 +47,10 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Opens it.
+    /// Opens the port.
     ///
     /// # Errors
-    /// If there is none, or another process has it (`EBUSY`).
+    /// If it does not exist, or another process has it open (`EBUSY`).
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -60,7 +60,7 @@ impl Port {
         })
     }
 
-    /// Waits at most so long for what the host says.
+    /// Waits at most `wait` for input from the host.
     ///
     /// # Errors
     /// If the port is gone.
@@ -82,7 +82,7 @@ impl Port {
         }
     }
 
-    /// Writes a line, if the host makes room for it soon.
+    /// Writes a line, if the host makes room for it within a second.
     ///
     /// # Errors
     /// If it does not (`WouldBlock`), or the port is gone.
@@ -99,7 +99,7 @@ impl Port {
     fn write_until(&mut self, mut line: &[u8], until: Instant) -> io::Result<()> {
         while !line.is_empty() {
             match self.file.write(line) {
-                // The driver has no room for it.
+                // The driver's buffer is full.
                 Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
                 Ok(written) => line = line.get(written..).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -109,7 +109,7 @@ impl Port {
                     if left.is_zero() {
                         return Err(error);
                     }
-                    // Without a host it is ready for nothing, at once.
+                    // Without a host, poll returns at once and the port is never ready.
                     if self.poll(PollFlags::OUT, left)?.contains(PollFlags::HUP) {
                         return Err(error);
                     }

@@ -1,5 +1,5 @@
-//! Free memory that the kernel reports to the host (`Documentation/mm/free_page_reporting.rst`): only whole blocks, of the
-//! order at which it reports. Reclaim frees single pages; the kernel joins most of them by itself, and compaction joins others.
+//! Free memory that the kernel reports to the host (`Documentation/mm/free_page_reporting.rst`): only whole blocks of one order.
+//! Reclaim frees single pages. The kernel merges most of them by itself, and compaction merges others.
 
 use std::fs;
 use std::path::Path;
@@ -14,12 +14,12 @@ const REPORTING: usize = 5;
 /// The highest order that a kernel can have (`MAX_PAGE_ORDER`).
 const MAX_ORDER: u8 = 20;
 
-/// Compaction moves pages and costs processor time: free memory in blocks that are too small must be worth it, bytes.
+/// The least free memory in too small blocks that is worth a compaction, bytes: it moves pages and costs processor time.
 const LEAST_FRAGMENTS: u64 = 16 << 20;
-/// The least time between two.
+/// The least interval between compactions.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// The order of the blocks that are reported; `None` where none are.
+/// The order of reported blocks; `None` if none are reported.
 pub(super) fn order(sys: &Path) -> Option<u8> {
     let balloons = fs::read_dir(sys.join("bus/virtio/drivers/virtio_balloon")).ok()?;
     let reports = |features: String| features.as_bytes().get(REPORTING) == Some(&b'1');
@@ -47,12 +47,12 @@ fn fragments(buddyinfo: &str, order: u8) -> u64 {
     zones.fold(0, u64::saturating_add)
 }
 
-/// Whether free memory is worth being joined, after so much was taken: a tenth of that would not be reported.
+/// Whether compaction is worth it after `taken` bytes of reclaim: at least a tenth of them would not be reported.
 const fn is_worth(fragments: u64, taken: u64) -> bool {
     fragments >= LEAST_FRAGMENTS && fragments >= taken / 10 && taken > 0
 }
 
-/// Joins free memory in a thread of its own: the host's next request does not wait for it.
+/// Compacts free memory in a thread of its own: the host's next request does not wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Compaction {
     runs: Arc<AtomicBool>,
@@ -60,7 +60,7 @@ pub(super) struct Compaction {
 }
 
 impl Compaction {
-    /// Begins if it is worth it, after so much was taken. `now` is since the boot.
+    /// Starts a compaction if it is worth it, after `taken` bytes of reclaim. `now` is since the boot.
     pub(super) fn after(&mut self, taken: u64, now: Duration) {
         let Some(order) = order(Path::new("/sys")) else {
             return;

@@ -1,4 +1,4 @@
-//! Requests to simulated machines, by hosts that mean well and others: whatever is asked, the guest keeps what it uses.
+//! Simulated machines, with requests of well-meaning and hostile hosts: the guest always keeps the memory that it uses.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use super::readings::Readings;
 
 const MIB: u64 = 1 << 20;
 
-/// A machine whose kernel takes inactive pages first, then active ones, and mapped ones last; and always some more than it
-/// was asked for.
+/// A machine with a kernel that takes inactive pages first, then active ones, and mapped ones last; and always more than asked
+/// for.
 #[derive(Clone, Default)]
 struct Simulated {
     readings: Readings,
@@ -153,7 +153,7 @@ fn a_host_that_asks_for_all_memory_again_and_again_gets_what_is_not_used() {
         let machine = &answers.machine;
         // The kernel takes an eighth of a step more than it was asked for.
         assert!(machine.mapped + MIB >= mapped * MIB, "{}", machine.mapped);
-        // What is used counts for ever less, as nothing shows that it is used: slowly, as the machine works.
+        // The estimate decays while nothing shows use: slowly, as the machine works.
         let left = machine.active / MIB;
         assert!(100 * left >= 97 * active, "{left} of {active}");
         assert!(machine.inactive <= 2 * MIB);

@@ -1,10 +1,9 @@
-//! From which cgroups a step is taken.
+//! Selects the cgroups for a reclaim step.
 //!
-//! Where `justitia run` runs, it says what each of its tenants does not use: steps go to these one by one. Else the root's
-//! `memory.reclaim` takes in the kernel's own order. It takes what is within `memory.low`, too: with the classic LRU when
-//! it finds nothing else, with the multi-gen LRU on a second visit (`shrink_one` in mm/vmscan.c). So where cgroups at the top
-//! level are protected, steps go to these cgroups one by one, as far as each is above its protection; below them the
-//! kernel spares what is protected.
+//! If `justitia run` runs, it tells the memory that each tenant does not use: steps go to the tenants one by one. Otherwise the
+//! root's `memory.reclaim` takes memory in the kernel's own order. That also takes memory within `memory.low`: the classic LRU if
+//! it finds nothing else, the multi-gen LRU on a second visit (`shrink_one` in mm/vmscan.c). So with protected cgroups at the top
+//! level, steps go to the top-level cgroups one by one, down to their protection. Below them the kernel spares protected memory.
 
 use std::path::Path;
 
@@ -13,20 +12,20 @@ use justitia_kernel::memory::Limit;
 
 use super::worth::Spare;
 
-/// Cgroups at the top level that are looked at.
+/// The most top-level cgroups that are read.
 const MAX_CGROUPS: usize = 256;
 
-/// What may be taken, and where.
+/// Where memory may be taken, and how much.
 #[derive(Debug)]
 pub(super) enum Targets {
     /// From the whole machine, in the kernel's order.
     Machine,
-    /// From each of these so many bytes.
+    /// From each of these, at most these bytes.
     Cgroups(Vec<(Cgroup, u64)>),
 }
 
 impl Targets {
-    /// `root` is the root cgroup, `spare` what the agent said.
+    /// `root` is the root cgroup, `spare` the agent's answer.
     pub(super) fn find(root: &Cgroup, spare: Option<&[Spare]>) -> Self {
         if let Some(spare) = spare {
             let cgroups = spare
@@ -53,8 +52,8 @@ impl Targets {
         )
     }
 
-    /// Where at most so many bytes are taken next, and how many: from the cgroup with most above its protection. `None`
-    /// where there is nothing.
+    /// The cgroup furthest above its protection, and the bytes to take there, at most `bytes`. `None` if there is nothing to
+    /// take.
     pub(super) fn next<'a>(
         &'a mut self,
         root: &'a Cgroup,
@@ -72,7 +71,7 @@ impl Targets {
     }
 }
 
-/// The cgroup of a tenant, if it is still the same one.
+/// The cgroup of a tenant, if it still exists.
 fn open(root: &Cgroup, of: &Spare) -> Option<Cgroup> {
     let path = justitia_api::escape::decode(&of.path)?;
     let mut names = Path::new(&path).iter().filter(|name| *name != "/");
@@ -80,7 +79,7 @@ fn open(root: &Cgroup, of: &Spare) -> Option<Cgroup> {
     (!found.is_root() && found.id().0 == of.id).then_some(found)
 }
 
-/// What is seen of a cgroup, bytes.
+/// Readings of a cgroup, bytes.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     current: u64,
@@ -103,7 +102,7 @@ impl Seen {
         })
     }
 
-    /// What lies above the protection, and can be taken.
+    /// Memory above the protection that can be taken.
     fn excess(&self) -> u64 {
         self.clean.min(self.current.saturating_sub(self.low))
     }

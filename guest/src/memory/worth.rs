@@ -1,10 +1,9 @@
-//! What of the cache is worth having.
+//! Estimates how much of the cache is worth having.
 //!
-//! Where `justitia run` runs in this machine, it knows: by the curves of its tenants. Else it is estimated from what the
-//! kernel counts. It counts no hits: whether a page is used again is seen when it is used for the second time (it becomes
-//! active), and when it was taken and is read again (a refault). So what is active at first counts, and what becomes active
-//! or is refaulted later; and it counts for less while none of that happens. What counts for too little is found by the
-//! first step that takes it: its refaults count again.
+//! If `justitia run` runs in this machine, it knows that by its tenants' curves. Otherwise it is estimated from the kernel's
+//! counters. They count no hits, but a page's second use (activation) and a read after reclaim (refault). So active pages count
+//! at first, and later activated and refaulted ones. The estimate decays while neither happens. An estimate that is too low shows
+//! in the first step that takes such pages: their refaults count again.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,32 +15,32 @@ use justitia_share::{HalfLife, num};
 
 use super::readings::Readings;
 
-/// The half-life of what was used while the machine has nothing to do.
+/// The half-life of used pages while the machine is idle.
 const IDLE: HalfLife = HalfLife::new(Duration::from_secs(30));
-/// The same while it works: it may use pages without anything that the kernel counts.
+/// The same while it is busy: it may use pages without effect on the kernel's counters.
 const BUSY: HalfLife = HalfLife::new(Duration::from_secs(240));
-/// Busy is a machine that uses a tenth of one processor.
+/// A machine counts as busy from this part of one processor on: a tenth.
 const BUSY_SHARE: u32 = 10;
 
-/// How often the agent is asked.
+/// The interval between requests to the agent.
 const ASK_EVERY: Duration = Duration::from_secs(5);
-/// How long it may take: the host waits.
+/// The time limit for its answer: the host waits.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// What was used lately.
+/// The estimate of used cache.
 #[derive(Debug)]
 pub(super) struct Worth {
     socket: PathBuf,
     /// Unmapped pages of files that were used lately, bytes.
     lately: u64,
     last: Option<Readings>,
-    /// Refaults a second when they were last counted, bytes.
+    /// Refaults a second at the last readings, bytes.
     refaulting: u64,
-    /// What the agent said, and when it was asked.
+    /// When the agent was asked, and its answer.
     agent: Option<(Duration, Option<Use>)>,
 }
 
-/// What the agent's tenants use.
+/// The memory that the agent's tenants use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Use {
     /// Their working sets together, bytes.
@@ -49,7 +48,7 @@ struct Use {
     spare: Vec<Spare>,
 }
 
-/// What a tenant does not use.
+/// The memory that a tenant does not use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spare {
     /// Its cgroup's path below the root, as the agent shows it.
@@ -77,12 +76,12 @@ impl Worth {
         self.refaulting
     }
 
-    /// What was taken is read again: all that is left counts as used.
+    /// Taken pages are read again: all remaining pages count as used.
     pub(super) fn hold(&mut self, now: &Readings) {
         self.lately = now.file.saturating_sub(now.mapped_file);
     }
 
-    /// The cache that is worth having, bytes: at least what is mapped.
+    /// The cache that is worth having, bytes: at least the mapped pages.
     pub(super) fn update(&mut self, now: &Readings) -> u64 {
         let is_fresh = |at: Duration| now.at.saturating_sub(at) < ASK_EVERY;
         if !self.agent.as_ref().is_some_and(|(at, _)| is_fresh(*at)) {
@@ -92,7 +91,7 @@ impl Worth {
         self.follow(now, working_sets)
     }
 
-    /// What the agent's tenants do not use; `None` where no agent answers.
+    /// The memory that the agent's tenants do not use; `None` if no agent answers.
     pub(super) fn spare(&self) -> Option<&[Spare]> {
         self.agent().map(|of| &*of.spare)
     }
@@ -133,13 +132,13 @@ impl Worth {
     }
 }
 
-/// What the agent's tenants use: `None` where none answers.
+/// The memory that the agent's tenants use; `None` if no agent answers.
 fn ask(socket: &Path) -> Option<Use> {
     socket.exists().then_some(())?;
     Some(of_status(&ask_within(socket, ANSWER).ok()?))
 }
 
-/// Of tenants whose use is not known, all that they have is used.
+/// A tenant without a known use uses all its memory.
 fn of_status(status: &Status) -> Use {
     let leaves = status.tenants.iter().filter(|tenant| tenant.leaf);
     leaves.fold(Use::default(), |mut all, tenant| {

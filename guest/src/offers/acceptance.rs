@@ -1,5 +1,4 @@
-//! How much of a pool is offered on a file system, by what becomes of its blocks there: what is refused costs the guest, and
-//! is offered less.
+//! How much of a pool is offered on a file system, by the verdicts on its blocks: refused blocks cost the guest.
 
 use std::time::Duration;
 
@@ -7,10 +6,10 @@ use justitia_guest_protocol::puts::{Tally, Verdict};
 
 pub(crate) use justitia_kernel::probes::OFFER_NOTHING as NOTHING;
 
-/// One block in `2^LEAST` is offered at least, but for pauses: so that it is seen when things change.
+/// The least offer outside pauses is one block in `2^LEAST`: so changes are noticed.
 pub(crate) const LEAST: u32 = 6;
 
-/// Blocks after which is decided: so few are an accident of one directory at most.
+/// Blocks before a decision: fewer may come from one directory.
 const ENOUGH: u64 = 64;
 
 /// How much is offered.
@@ -18,9 +17,9 @@ const ENOUGH: u64 = 64;
 pub(crate) struct Offer {
     /// One block in `2^shift`.
     pub(crate) shift: u32,
-    /// Nothing until then.
+    /// Nothing is offered until then.
     pub(crate) paused_until: Option<Duration>,
-    /// Pauses so far, without success in between.
+    /// Pauses in a row, without success in between.
     pauses: u32,
 }
 
@@ -34,7 +33,7 @@ impl Offer {
     }
 }
 
-/// What follows on what became of blocks since the last decision; `None` while they are too few. `now` is any clock's.
+/// The next offer, from the verdicts since the last decision; `None` while they are too few. `now` is any clock's.
 pub(crate) fn decide(before: Offer, seen: &Tally, now: Duration) -> Option<Offer> {
     if let Some(until) = before.paused_until {
         return (now >= until).then_some(Offer {
@@ -78,11 +77,11 @@ pub(crate) fn decide(before: Offer, seen: &Tally, now: Duration) -> Option<Offer
     })
 }
 
-// Pauses in which nothing is offered: each is twice as long as the one before.
+// Pauses, in which nothing is offered: each is twice as long as the one before.
 
 /// The first pause.
 const FIRST: Duration = Duration::from_secs(60);
-/// Pauses that grow: the longest has 64 minutes.
+/// The number of pauses that grow: the longest lasts 64 minutes.
 const GROWING: u32 = 7;
 
 /// The length of the `number`th pause in a row; the first has number 1.

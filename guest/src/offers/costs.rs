@@ -1,14 +1,13 @@
-//! What a put costs the guest, and what a hit saves it: both measured, of the latest blocks.
+//! The cost of a put to the guest, and the time that a hit saves: both measured over the latest blocks.
 
 use justitia_guest_protocol::puts::ReadTime;
 
 use super::reuse::{Mean, Price};
 
-/// Pages that must be copied from one time to the next, before anything follows: of fewer, what the agent does every now and
-/// then would count as their cost.
+/// The least number of copied pages between two measurements: with fewer, the agent's periodic work would count as their cost.
 pub(crate) const ENOUGH: u64 = 512;
 
-/// What is counted, as it grows.
+/// The counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     /// Reads that missed and reads that hit, as the host says.
@@ -16,36 +15,36 @@ pub(crate) struct Counted {
     pub(crate) hit: ReadTime,
     /// Evicted pages that were copied.
     pub(crate) copied: u64,
-    /// Those that were not, as the ring was full.
+    /// Evicted pages that were dropped, as the ring was full.
     pub(crate) dropped: u64,
-    /// And those that were not to be, or could not.
+    /// Evicted pages that were not sampled, or could not be copied.
     pub(crate) others: u64,
-    /// What the probe's programs took, nanoseconds.
+    /// Time of the probe's programs, nanoseconds.
     pub(crate) probe_ns: u64,
-    /// Processor time of the agent for what was copied, nanoseconds.
+    /// Processor time of the agent for copied pages, nanoseconds.
     pub(crate) agent_ns: u64,
 }
 
-/// What is known of it.
+/// The costs known so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Costs {
     before: Counted,
-    /// Of an evicted page in the probe, and of a copied one in the agent.
+    /// The cost of an evicted page in the probe, and of a copied one in the agent.
     probe: Mean,
     agent: Mean,
-    /// How often these were measured.
+    /// The number of these measurements.
     measured: u64,
     missed: Mean,
     hit: Mean,
 }
 
 impl Costs {
-    /// Takes over what is counted by now.
+    /// Takes in the current counters.
     pub(crate) fn update(&mut self, now: &Counted) {
         let before = std::mem::replace(&mut self.before, *now);
         let since = |of: fn(&Counted) -> u64| of(now).saturating_sub(of(&before));
         let copied = since(|at| at.copied);
-        // Where little is offered, or places are still to be learnt, most of what the probe takes is not for puts.
+        // If little is offered, or many places are unknown, most of the probe's time is not for puts.
         if copied >= ENOUGH.max(since(|at| at.others)) {
             let evicted = copied.saturating_add(since(|at| at.dropped));
             self.measured += 1;
@@ -56,29 +55,29 @@ impl Costs {
         add(&mut self.hit, before.hit, now.hit);
     }
 
-    /// How often it was measured what a put costs.
+    /// The number of measurements of a put's cost.
     pub(crate) const fn measured(&self) -> u64 {
         self.measured
     }
 
-    /// What a put costs, nanoseconds; `None` while that is not known.
+    /// The cost of a put, nanoseconds; `None` while unknown.
     pub(crate) fn put_ns(&self) -> Option<u64> {
         Some(self.probe.get()?.saturating_add(self.agent.get()?))
     }
 
-    /// What a hit saves, nanoseconds; `None` while no read has missed.
+    /// The time that a hit saves, nanoseconds; `None` while no read has missed.
     pub(crate) fn saving_ns(&self) -> Option<u64> {
         let hit = self.hit.get().unwrap_or(0);
         self.missed.get().map(|missed| missed.saturating_sub(hit))
     }
 
-    /// What a put costs beside what a hit saves.
+    /// The cost of a put, and the time that a hit saves.
     pub(crate) fn price(&self) -> Price {
         Price::new(self.put_ns(), self.saving_ns())
     }
 }
 
-/// Adds what has come; nothing where the counters went back, as they do when a pool or the host's daemon is gone.
+/// Adds the increase. Counters that went back add nothing: they do when a pool or the host's daemon is gone.
 fn add(mean: &mut Mean, before: ReadTime, now: ReadTime) {
     let since = |now: u64, before: u64| now.checked_sub(before);
     if let (Some(blocks), Some(ns)) = (since(now.blocks, before.blocks), since(now.ns, before.ns)) {
@@ -125,7 +124,7 @@ mod tests {
             (511, 0, 0, 90_000_000, 90_000_000, None),
             (1511, 0, 6000, 180_000_000, 180_000_000, None),
             (2511, 0, 6000, 185_000_000, 195_000_000, Some(20_000)),
-            // Most is held back: what the probe takes is not for what is copied.
+            // Most is held back: most of the probe's time is not for copied pages.
             (3511, 0, 16_000, 285_000_000, 295_000_000, Some(20_000)),
             (4511, 0, 16_500, 290_000_000, 310_000_000, Some(20_000)),
             // Dropped ones take the probe's time alone.

@@ -1,4 +1,4 @@
-//! How much of each pool's pages is offered, and when the probe is detached.
+//! Decides how much of each pool's pages is offered, and when the probe is detached.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,8 +15,8 @@ use super::reuse::{Figures, OfferRate, Terms, decide};
 use crate::pools::cgroups::Cgroups;
 use crate::pools::plan::{Pool, known};
 
-/// Cgroups of containers that the kernel's map tells apart, less than it has room for. Those below containers that are
-/// beyond that are offered as those of no container are.
+/// The most container cgroups in the kernel's map, which has room for more. Further cgroups are offered like those of no
+/// container.
 const MAX_CGROUPS: usize = 1000;
 
 /// A pool's measurements and plan.
@@ -28,19 +28,19 @@ struct Known {
     active: Duration,
 }
 
-/// What is offered of the pools.
+/// The offers of the pools.
 #[derive(Debug, Default)]
 pub(crate) struct Offers {
     pools: BTreeMap<u32, Known>,
     rest: Rest,
-    /// What the kernel has been told: the shifts of cgroups.
+    /// The shifts of cgroups in the kernel's map.
     applied: BTreeMap<CgroupId, u32>,
 }
 
-/// What decisions are made of besides the pools' rows.
+/// The basis of decisions besides the pools' rows.
 pub(crate) struct Guest<'a> {
     pub(crate) cgroups: &'a Cgroups,
-    /// Pools that the host refuses, and how much is offered of them: one block in `2^shift`.
+    /// Pools that the host refuses, with their offer: one block in `2^shift`.
     pub(crate) refused: &'a BTreeMap<u32, u32>,
     /// Its memory, in blocks.
     pub(crate) memory: u64,
@@ -50,8 +50,8 @@ pub(crate) struct Guest<'a> {
 }
 
 impl Offers {
-    /// Decides how much of each pool's pages is offered, by its figures, and tells the kernel. `pools` are those of cgroups,
-    /// `numbers` the pools of all cgroups.
+    /// Decides how much of each pool's pages is offered, and tells the kernel. `pools` are those of cgroups, `numbers` the pools
+    /// of all cgroups.
     pub(crate) fn decide(
         &mut self,
         rows: &[PoolRow],
@@ -91,7 +91,7 @@ impl Offers {
         }
     }
 
-    /// How much of a pool's pages is offered: what is worth it, and is not refused.
+    /// How much of a pool's pages is offered, by their worth and by the host's refusals.
     fn shift(&self, number: u32, refused: &BTreeMap<u32, u32>) -> u32 {
         let known = self.pools.get(&number);
         let worth = known.map_or(0, |known| known.worth.in_kernel());
@@ -100,7 +100,7 @@ impl Offers {
 
     fn detach(&mut self, rest: Rest, probe: &EvictionProbe) {
         if !self.rest.detached {
-            tracing::info!("nothing that is evicted is worth offering: the probe is detached");
+            tracing::info!("no evicted page is worth offering: the probe is detached");
             probe.detach();
         }
         self.rest = rest;
@@ -116,7 +116,7 @@ impl Offers {
         self.rest = rest;
     }
 
-    /// Tells the kernel what is offered of each cgroup's pages, where that has changed.
+    /// Tells the kernel the changed offers of cgroups' pages.
     fn apply(&mut self, wanted: BTreeMap<CgroupId, u32>, probe: &EvictionProbe) {
         let ended = self.applied.keys().filter(|id| !wanted.contains_key(id));
         let changed = wanted
@@ -125,20 +125,20 @@ impl Offers {
         let changed = changed.map(|(id, shift)| (*id, Some(*shift)));
         for (cgroup, shift) in ended.map(|id| (*id, None)).chain(changed) {
             if let Err(error) = probe.offer_of_cgroup(cgroup, shift) {
-                tracing::warn!(%error, "what is offered stays as it was");
+                tracing::warn!(%error, "offers stay as they were");
             }
         }
         self.applied = wanted;
     }
 
-    /// Offers all of everything.
+    /// Offers everything.
     pub(crate) fn reset(&mut self, probe: &EvictionProbe) {
         self.pools.clear();
         self.apply([(EvictionProbe::OTHER_CGROUPS, 0)].into(), probe);
         self.attach(Rest::default(), probe);
     }
 
-    /// Of how many pools less than all is offered.
+    /// The number of pools that are not offered in full.
     pub(crate) fn limited(&self) -> usize {
         let limited = |known: &&Known| known.worth.in_kernel() > 0;
         self.pools.values().filter(limited).count()
@@ -180,7 +180,7 @@ fn follow(before: Option<&Known>, row: &PoolRow, reclaim: Reclaim, guest: &Guest
             _ => tracing::info!(
                 pool,
                 one_in = 1_u64 << is,
-                "what is offered of a pool's pages"
+                "a pool's pages are offered at another rate"
             ),
         }
     }
@@ -192,17 +192,17 @@ fn follow(before: Option<&Known>, row: &PoolRow, reclaim: Reclaim, guest: &Guest
     }
 }
 
-// Detaching the probe: while no pool's pages are worth their cost, and no other pool needs it.
+// The probe is detached while no pool's pages are worth their cost, and no other pool needs it.
 
-/// A pool of which nothing came for so long does not keep the probe.
+/// A pool without pages for this long does not keep the probe.
 const IDLE: Duration = Duration::from_secs(60);
-/// But it may begin to evict: it is looked for so often.
+/// Such a pool may begin to evict: the probe is attached this often to look.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
-/// How it is with a pool.
+/// The state of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PoolState {
-    /// Nothing is offered of it.
+    /// Whether nothing of it is offered.
     pub(crate) paused: bool,
     /// When a block of it was last accepted, or a pause ended; by any clock.
     pub(crate) active: Duration,
@@ -212,11 +212,11 @@ pub(crate) struct PoolState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rest {
     pub(crate) detached: bool,
-    /// Since when.
+    /// When that last changed.
     since: Duration,
 }
 
-/// What follows on the pools' states.
+/// Whether the probe is detached next, from the pools' states.
 fn decide_rest(before: Rest, pools: impl IntoIterator<Item = PoolState>, now: Duration) -> Rest {
     let (mut paused, mut others, mut wanted) = (false, false, false);
     for pool in pools {
@@ -241,16 +241,16 @@ fn decide_rest(before: Rest, pools: impl IntoIterator<Item = PoolState>, now: Du
     }
 }
 
-// The guest's own kernel counts the pages that it reclaims, and those that were read again afterwards: of all pages,
-// offered or not, and free of cost. It remembers evicted pages for some times the memory (`mm/workingset.c`). With the
-// multi-generational LRU, Linux 6.1 counts only those that come back soon.
+// The guest's own kernel counts reclaimed pages and refaults: of all pages, offered or not, at no cost. It remembers evicted
+// pages up to some times the memory (`mm/workingset.c`). With the multi-generational LRU, Linux 6.1 counts only those that come
+// back soon.
 
 /// Pages since the start, or since the cgroup was made; 0 where the kernel does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reclaim {
-    /// Taken back from page cache (of a cgroup also from anonymous memory).
+    /// Reclaimed from page cache (of a cgroup also from anonymous memory).
     pub(crate) reclaimed: u64,
-    /// Of these, pages of files that were read again.
+    /// Of these, refaults of file pages.
     pub(crate) refaults: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Which disks are watched: those that the host serves to this VM with a cache. The port is asked by serial.
+//! Selects the disks to watch: those that the host serves to this VM with a cache. The port is asked by serial.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,9 +11,9 @@ use crate::batch::Batches;
 use crate::disks::{Disk, disks};
 use crate::port::{Ended, Session};
 
-/// When the host is asked again about a disk that it does not serve.
+/// The interval between questions about a disk that the host does not serve.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
-/// Disks that it is asked about at a time.
+/// The most disks that the host is asked about at a time.
 const MAX_QUESTIONS: usize = 16;
 
 #[derive(Debug)]
@@ -24,12 +24,12 @@ struct Known {
     ask_at: Instant,
 }
 
-/// The machine's disks that have a serial.
+/// The machine's disks with a serial.
 #[derive(Debug, Default)]
 pub(crate) struct Disks(BTreeMap<Device, Known>);
 
 impl Disks {
-    /// Looks which disks there are, and asks the host about new ones and now and then about those that it does not serve.
+    /// Updates the list of disks. Asks the host about new ones, and now and then about those that it does not serve.
     pub(crate) fn refresh(
         &mut self,
         session: &mut Session,
@@ -58,7 +58,7 @@ impl Disks {
             if is_served(session, known.serial)? && watch(probe, device, true) {
                 tracing::info!(
                     disk = known.name,
-                    "what is evicted of this disk is offered to the host"
+                    "evicted pages of this disk are offered to the host"
                 );
                 known.served = true;
                 batches.disks.insert(device, known.serial);
@@ -67,7 +67,7 @@ impl Disks {
         Ok(())
     }
 
-    /// Disks that are gone, or others by now.
+    /// Forgets disks that are gone or were replaced.
     fn forget(&mut self, present: &[Disk], probe: &EvictionProbe, batches: &mut Batches) {
         let same = |device: &Device, known: &Known| {
             present
@@ -104,21 +104,21 @@ impl Disks {
         watch(probe, device, false);
     }
 
-    /// Watches none.
+    /// Watches no disk.
     pub(crate) fn unwatch(&self, probe: &EvictionProbe) {
         for device in self.0.keys() {
             watch(probe, *device, false);
         }
     }
 
-    /// The names of those that are offered.
+    /// The names of the offered disks.
     pub(crate) fn served(&self) -> Vec<String> {
         let served = self.0.values().filter(|known| known.served);
         served.map(|known| known.name.clone()).collect()
     }
 }
 
-/// Whether it was done.
+/// Returns whether it was done.
 fn watch(probe: &EvictionProbe, device: Device, on: bool) -> bool {
     let done = probe.watch(device, on);
     if let Err(error) = &done {
@@ -127,7 +127,7 @@ fn watch(probe: &EvictionProbe, device: Device, on: bool) -> bool {
     done.is_ok()
 }
 
-/// A migration of no blocks says it, and does nothing.
+/// Asks by a migration of no blocks, which changes nothing.
 fn is_served(session: &mut Session, serial: Serial) -> Result<bool, Ended> {
     let question = Command::Migrate {
         pool: DEFAULT_POOL,

@@ -1,5 +1,5 @@
-//! How much is offered to the host: of each file system by its verdicts, of each pool by the hits that come of it, and
-//! from which disks. Plans are pure functions.
+//! Decides how much is offered to the host: of each file system by its verdicts, of each pool by its hits, and from which disks.
+//! Plans are pure functions.
 
 mod acceptance;
 pub(crate) mod costs;

@@ -1,8 +1,8 @@
-//! How much is offered of file systems and of pools, by what becomes of their blocks.
+//! How much of file systems and pools is offered, by the verdicts on their blocks.
 //!
-//! What is refused is known of each pool on each file system, for one container must not decide for its neighbours: of a
-//! file system as much is offered as of the pool of which most is accepted there. A pool of which less is accepted than of
-//! its neighbours is offered less itself, as on the file system where most of its is accepted.
+//! Verdicts are counted for each pool on each file system: one container must not decide for its neighbours. A file system is
+//! offered as much as its most accepted pool. A pool with fewer accepted blocks than its neighbours is offered less itself: by
+//! the file system where most of its blocks are accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,22 +13,22 @@ use justitia_kernel::probes::{Device, EvictionProbe};
 use super::acceptance::{LEAST, Offer, decide};
 use crate::batch::Origin;
 
-/// The most file systems and pools that are told apart; of others nothing follows. More than a guest has of either.
+/// The most pairs of file system and pool that are counted, more than a guest has. Others change nothing.
 const MAX_ENTRIES: usize = 4096;
 
-/// A pool of which all is accepted counts for so long after its last block.
+/// How long a pool that is fully accepted counts after its last block.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// A file system, on a disk.
 pub(crate) type Filesystem = (Device, Device);
 
-/// What became of a pool's blocks on a file system.
+/// Verdicts on a pool's blocks on a file system.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// `None` before it was decided for the first time.
+    /// `None` before the first decision.
     offer: Option<Offer>,
     tally: Tally,
-    /// Blocks came since the last decision.
+    /// Whether blocks came since the last decision.
     fresh: bool,
     last: Duration,
 }
@@ -39,19 +39,19 @@ impl Seen {
         self.offer.unwrap_or_default().in_kernel()
     }
 
-    /// Does it count for the others on its file system? While it is undecided, only if most is accepted.
+    /// Whether it counts for the others on its file system. Before its first decision only if most is accepted.
     fn counts(&self) -> bool {
         let accepted = self.tally.of(Verdict::Accepted);
         self.offer.is_some() || accepted * 2 > self.tally.total()
     }
 }
 
-/// What became of all blocks.
+/// Verdicts on all blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VerdictsByPool(BTreeMap<(Filesystem, u32), Seen>);
 
 impl VerdictsByPool {
-    /// Counts what became of a message's blocks.
+    /// Counts a message's verdicts.
     pub(crate) fn add(&mut self, filesystem: Filesystem, pool: u32, verdicts: &Tally) {
         let key = (filesystem, pool);
         if self.0.len() < MAX_ENTRIES || self.0.contains_key(&key) {
@@ -61,8 +61,8 @@ impl VerdictsByPool {
         }
     }
 
-    /// Decides anew. `pools` are those that there are besides the default pool; counts of others are forgotten.
-    /// `changed` is called with what is offered now, where that changes.
+    /// Decides anew. `pools` are the existing ones besides the default pool; counts of others are forgotten. `changed` is called
+    /// for each changed offer.
     pub(crate) fn decide(
         &mut self,
         pools: &BTreeSet<u32>,
@@ -90,7 +90,7 @@ impl VerdictsByPool {
         });
     }
 
-    /// Of which file systems less than all is offered, and how much: one block in `2^shift`.
+    /// File systems that are not offered in full: one block in `2^shift`.
     pub(crate) fn filesystems(&self) -> BTreeMap<Filesystem, u32> {
         let mut least = BTreeMap::new();
         for ((filesystem, _), seen) in self.0.iter().filter(|(_, seen)| seen.counts()) {
@@ -102,8 +102,8 @@ impl VerdictsByPool {
         least
     }
 
-    /// Of which pools less than all is offered, and how much: one block in `2^shift`, and always some, for a pool may use
-    /// another file system. What is offered less of a file system anyway does not count.
+    /// Pools that are not offered in full: one block in `2^shift`, and always some, as a pool may use another file system. Limits
+    /// of whole file systems do not count.
     pub(crate) fn pools(&self) -> BTreeMap<u32, u32> {
         let filesystems = self.filesystems();
         let mut least = BTreeMap::new();
@@ -120,21 +120,21 @@ impl VerdictsByPool {
     }
 }
 
-// Telling the probe how much of each file system is offered.
+// Tells the probe how much of each file system is offered.
 
-/// The most file systems of which less than all is offered: as many as the kernel's map has.
+/// The most file systems that are not offered in full: the size of the kernel's map.
 const MAX_FILESYSTEMS: usize = 256;
 
-/// What is offered of each file system.
+/// The offers of file systems.
 #[derive(Debug, Default)]
 pub(crate) struct Filesystems {
     outcomes: VerdictsByPool,
-    /// What the kernel has been told.
+    /// The offers in the kernel's map.
     applied: BTreeMap<Filesystem, u32>,
 }
 
 impl Filesystems {
-    /// Counts what became of a message's blocks.
+    /// Counts a message's verdicts.
     pub(crate) fn add(&mut self, origin: &Origin, verdicts: &Tally) {
         let filesystem = (origin.filesystem, origin.disk);
         self.outcomes.add(filesystem, origin.pool, verdicts);
@@ -154,24 +154,24 @@ impl Filesystems {
         let changed = changed.filter(|(key, shift)| self.applied.get(key) != Some(shift));
         for ((filesystem, disk), shift) in ended.chain(changed) {
             if let Err(error) = probe.offer_of_filesystem(filesystem, disk, shift) {
-                tracing::warn!(%error, "what is offered stays as it was");
+                tracing::warn!(%error, "offers stay as they were");
             }
         }
         self.applied = wanted;
     }
 
-    /// Offers all of everything.
+    /// Offers everything.
     pub(crate) fn reset(&mut self, probe: &EvictionProbe) {
         self.outcomes = VerdictsByPool::default();
         self.apply(BTreeMap::new(), probe);
     }
 
-    /// Of which pools less than all is offered, and how much, as their blocks are refused.
+    /// Pools that are not offered in full because their blocks are refused, and how much of them is offered.
     pub(crate) fn refused_pools(&self) -> BTreeMap<u32, u32> {
         self.outcomes.pools()
     }
 
-    /// Of how many less than all is offered.
+    /// The number of file systems that are not offered in full.
     pub(crate) fn limited(&self) -> usize {
         self.applied.len()
     }
@@ -192,7 +192,7 @@ fn tell((filesystem, disk): Filesystem, pool: u32, offer: &Offer) {
             disk,
             pool,
             one_in = 1 << offer.shift,
-            "what is offered of a pool's pages of a file system"
+            "a pool's pages of a file system are offered at another rate"
         );
     }
 }

@@ -12,15 +12,14 @@ use justitia_kernel::cgroup::{Cgroup, CgroupFs, CgroupId};
 
 use super::plan::Member;
 
-/// How often the tree is read anew where events do not report every change.
+/// The interval between scans of the tree, if events do not report every change.
 const RESCAN: Duration = Duration::from_secs(10);
 
-/// The cgroups that the administrator has made. What a delegatee makes below one belongs to it: with many cgroups it
-/// does not get many pools.
+/// The administrator's cgroups. A delegatee's cgroups belong to the one above them: more cgroups do not get it more pools.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     pub(crate) members: BTreeMap<CgroupId, Member>,
-    /// Of every cgroup, the member that it belongs to.
+    /// For every cgroup, the member to which it belongs.
     pub(crate) owners: BTreeMap<CgroupId, CgroupId>,
 }
 
@@ -41,7 +40,7 @@ impl Cgroups {
         Self { tree, rescanned }
     }
 
-    /// Follows what has changed.
+    /// Follows changes of the tree.
     pub(crate) fn follow(&mut self, rules: &[Rule], now: Instant) {
         self.tree.process_events(rules, now);
         let due = now.saturating_duration_since(self.rescanned) >= RESCAN;
@@ -51,7 +50,7 @@ impl Cgroups {
         }
     }
 
-    /// The containers, and which cgroup belongs to which.
+    /// The containers, and the container of each cgroup.
     pub(crate) fn view(&self) -> View {
         let mut view = View::default();
         // Parents come first.
@@ -73,8 +72,8 @@ impl Cgroups {
         view
     }
 
-    /// The containers and units among which the page cache is divided, as `justitia status` calls them, with what they hold. A
-    /// delegatee's cgroups, and the parts of a container, count as the whole.
+    /// The containers and units that share the page cache, named as in `justitia status`, with their file pages. A delegatee's
+    /// cgroups, and the parts of a container, count as the whole.
     pub(crate) fn tenants(&self) -> Vec<Tenant> {
         let (mut own, mut inner) = (HashSet::new(), HashSet::new());
         // Parents come first.
@@ -121,7 +120,7 @@ impl Cgroups {
         }
     }
 
-    /// One of them.
+    /// The cgroup with this id.
     pub(crate) fn cgroup(&self, id: CgroupId) -> Option<&Cgroup> {
         self.tree.get(id).map(|node| &node.cgroup)
     }
@@ -135,7 +134,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A cgroup that holds so many file pages, bytes; without a process if it holds none.
+    /// A cgroup that holds `file` bytes of file pages; without a process if it holds none.
     fn cgroup(root: &Path, path: &str, weight: u64, file: u64) {
         let path = root.join(path);
         fs::create_dir_all(&path).unwrap();

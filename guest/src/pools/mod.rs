@@ -1,4 +1,4 @@
-//! The pools of containers: one a cgroup that the administrator has made, by its weight. The plan is a pure function.
+//! The pools of containers: one for each cgroup of the administrator, by its weight. The plan is a pure function.
 
 pub(crate) mod cgroups;
 pub(crate) mod plan;

@@ -1,4 +1,4 @@
-//! Planning pools: which there are, and their weights.
+//! Plans the pools and their weights.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,18 +12,18 @@ pub(crate) struct Pool {
     pub(crate) weight: u32,
 }
 
-/// Something to do.
+/// A change of the pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// A cgroup is gone, or it is not known which cgroup the pool was for.
+    /// The cgroup is gone, or the pool's cgroup is not known.
     Destroy { number: u32 },
-    /// A cgroup's pages came.
+    /// The first pages of a cgroup came.
     Create {
         cgroup: CgroupId,
         name: Name,
         weight: u32,
     },
-    /// A pool's weight is another one; `None` is the default pool.
+    /// The weight of a pool changes; `None` is the default pool.
     SetWeight {
         cgroup: Option<CgroupId>,
         number: u32,
@@ -31,18 +31,18 @@ pub(crate) enum Action {
     },
 }
 
-/// What there is.
+/// The pools that exist.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pools {
     /// The weight of the default pool.
     pub(crate) default: u32,
     /// The pools of cgroups.
     pub(crate) of: BTreeMap<CgroupId, Pool>,
-    /// How many the port allows to be made.
+    /// How many pools the port allows.
     pub(crate) limit: usize,
 }
 
-/// What to do so that the pools are those of the cgroups whose pages came. Pools are destroyed before others are made.
+/// The actions that give a pool to each leaf cgroup with evicted pages. Pools are destroyed before others are made.
 pub(crate) fn plan(
     members: &BTreeMap<CgroupId, Member>,
     came: &BTreeSet<CgroupId>,
@@ -63,7 +63,7 @@ pub(crate) fn plan(
         .copied()
         .filter(|id| is_leaf(id) && !kept.contains_key(id))
         .collect();
-    // Where there is no room for all: the heaviest by the tree.
+    // If there is no room for all, the heaviest in the tree come first.
     let all = kept.keys().chain(&new).copied().collect();
     let parts = weights(members, &all, unmanaged);
     let weight_of = |id: &CgroupId| parts.of.get(id).copied();
@@ -105,10 +105,10 @@ pub(crate) fn plan(
     actions
 }
 
-/// A pool's name: the cgroup's path with `!` for `/`. One that is too long, or has other characters that a name may not
-/// have, ends with `#` and the cgroup's number, so that no two are alike: no other name has a `#`.
+/// A pool's name: the cgroup's path with `!` for `/`. A path that is too long, or has other forbidden characters, gets `#` and
+/// the cgroup's number at its end: no two names are alike, as no other name has a `#`.
 pub(crate) fn name(path: &str, cgroup: CgroupId) -> Option<Name> {
-    // The replacement character stands for any bytes that are no text.
+    // The replacement character stands for bytes that are not UTF-8.
     let odd = |c: char| c.is_control() || matches!(c, '!' | '#' | char::REPLACEMENT_CHARACTER);
     let plain = path.replace(odd, "_").replace('/', "!");
     if plain.len() <= Name::MAX && !path.contains(odd) && !plain.is_empty() {
@@ -122,8 +122,8 @@ pub(crate) fn name(path: &str, cgroup: CgroupId) -> Option<Name> {
     Name::new(&format!("{}{end}", plain.get(start..).unwrap_or_default()))
 }
 
-// Weights of pools, from the weights of the cgroup tree: a VM's pools have no tree, so each gets the part that its cgroup
-// would get down the tree.
+// Weights of pools, from the weights of the cgroup tree. A VM's pools have no tree: each pool gets the part that its cgroup has
+// of the tree.
 
 /// The largest weight of a pool.
 const MAX: f64 = 10_000.0;
@@ -137,21 +137,21 @@ pub(crate) struct Member {
     pub(crate) weight: u32,
     /// Its path below the mount.
     pub(crate) path: String,
-    /// No other member is below it.
+    /// Whether no other member is below it.
     pub(crate) leaf: bool,
 }
 
 /// The weights of pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PoolWeights {
-    /// Of the pool of blocks that belong to no container.
+    /// Of the pool for blocks of no container.
     pub(crate) default: u32,
     /// Of the wanted cgroups.
     pub(crate) of: BTreeMap<CgroupId, u32>,
 }
 
-/// The weights of the pools of the `wanted` cgroups. What other cgroups would get is divided among these by the tree.
-/// `unmanaged` is the weight at the top level of what is in no managed cgroup.
+/// The weights of the pools of the `wanted` cgroups. They divide the parts of other cgroups by the tree. `unmanaged` is the
+/// weight of unmanaged cgroups at the top level.
 pub(crate) fn weights(
     members: &BTreeMap<CgroupId, Member>,
     wanted: &BTreeSet<CgroupId>,
@@ -162,7 +162,7 @@ pub(crate) fn weights(
         .filter(|id| members.contains_key(id))
         .map(|id| (*id, lineage(members, *id)))
         .collect();
-    // Siblings that have a wanted cgroup, each once.
+    // Siblings with a wanted cgroup, each once.
     let active: BTreeSet<CgroupId> = lineages
         .iter()
         .flat_map(|(_, line)| line.iter().copied())
@@ -226,10 +226,10 @@ fn scaled(part: f64, scale: f64) -> u32 {
     (part * scale).round().clamp(1.0, MAX) as u32
 }
 
-// The cgroups that the kernel's map tells apart, where there are more than it has room for.
+// The cgroups in the kernel's map, if there are more than it has room for.
 
-/// Up to `most` cgroups, with the number of their pool each: first those that own a pool, then what is below them, of each
-/// pool as many as of another. `numbers` has all, `owners` those with a pool of their own.
+/// Up to `most` cgroups with the numbers of their pools: first `owners`, which have a pool of their own, then their descendants,
+/// equally many of each pool. `numbers` has all.
 pub(crate) fn known(
     numbers: &BTreeMap<CgroupId, u32>,
     owners: &BTreeSet<CgroupId>,

@@ -10,24 +10,23 @@ use super::plan::{Action, Pool, Pools, name, plan};
 use crate::batch::Batches;
 use crate::port::{Ended, Session};
 
-/// Commands at a time: fewer than a host takes at once.
+/// The most commands at a time: a host takes more at once.
 const MAX_COMMANDS: usize = 32;
 
 /// The pools.
 #[derive(Debug, Default)]
 pub(crate) struct PoolTable {
     pools: Pools,
-    /// Cgroups of which pages came.
+    /// Cgroups with evicted pages.
     came: BTreeSet<CgroupId>,
-    /// Where the host has the default pool: that stays.
+    /// The store of the default pool, which the host chooses.
     default_store: Store,
-    /// Containers' pools use the host's SSD as well as its memory.
+    /// Whether containers' pools use the host's SSD as well as its memory.
     both_stores: bool,
 }
 
 impl PoolTable {
-    /// Begins with what the host has: pools of cgroups that there still are stay theirs, other pools that were made over
-    /// the port are destroyed.
+    /// Begins with the host's pools. Pools of existing cgroups stay theirs; other pools made over the port are destroyed.
     pub(crate) fn adopt(
         rows: &[PoolRow],
         view: &View,
@@ -52,7 +51,7 @@ impl PoolTable {
                 own += 1;
                 continue;
             }
-            // One that is to use the SSD, too, and does not, gets its weights anew.
+            // A pool that is to use the SSD, too, and does not, gets its weights anew.
             let weight = if both_stores && row.ssd_weight == 0 {
                 0
             } else {
@@ -74,7 +73,7 @@ impl PoolTable {
         Ok(table)
     }
 
-    /// Takes in what the host has: a pool that it has destroyed is made again, and the default pool stays where the host has put it.
+    /// Takes in the host's pools. A pool that the host destroyed is made again, and the default pool stays in the host's store.
     pub(crate) fn see(&mut self, rows: &[PoolRow]) {
         let numbers: BTreeSet<u32> = rows.iter().map(|row| row.number).collect();
         self.pools
@@ -85,7 +84,7 @@ impl PoolTable {
         }
     }
 
-    /// Makes the pools those of the cgroups whose pages came.
+    /// Creates, changes and destroys pools for the cgroups with evicted pages.
     pub(crate) fn follow(
         &mut self,
         view: &View,
@@ -109,7 +108,7 @@ impl PoolTable {
         Ok(())
     }
 
-    /// Whether more can be done now.
+    /// Returns whether more can be done now.
     fn execute(&mut self, action: Action, session: &mut Session) -> Result<bool, Ended> {
         let command = command(action, self.default_store, self.both_stores);
         let Some(answer) = session.command(&command)? else {
@@ -145,7 +144,7 @@ impl PoolTable {
                 );
                 self.came.remove(&cgroup);
             }
-            // The host may refuse a weight: it is not asked for again before it changes.
+            // The host may refuse a weight: it is not sent again before it changes.
             (
                 Action::SetWeight {
                     cgroup,
@@ -169,7 +168,7 @@ impl PoolTable {
     }
 }
 
-/// The message that does it.
+/// The command for an action.
 fn command(action: Action, default_store: Store, both_stores: bool) -> Command {
     let ssd_weight = |weight| if both_stores { weight } else { 0 };
     match action {
@@ -180,7 +179,7 @@ fn command(action: Action, default_store: Store, both_stores: bool) -> Command {
             weight,
             ssd_weight: ssd_weight(weight),
         },
-        // That stays where the host has it.
+        // The default pool stays in the host's store.
         Action::SetWeight {
             number: DEFAULT_POOL,
             weight,

@@ -1,15 +1,15 @@
-//! How much of a pool's pages is offered: as long as what hits save is at least what puts cost.
+//! Decides how much of a pool's pages is offered: hits must save at least the cost of puts.
 //!
-//! A put costs processor time of the guest, and a hit saves what a read of the disk takes longer than one that the cache
-//! answers: both are measured ([`Price`]). Where a put costs more than a hit saves, as beside an image in the host's memory,
-//! no reuse makes up for it: that is known after some dozen puts. Elsewhere the price says how many of the puts must be hit.
+//! A put costs processor time of the guest. A hit saves the difference between a read from the disk and one from the cache. Both
+//! are measured ([`Price`]). If a put costs more than a hit saves, as with an image in the host's memory, no reuse makes up for
+//! it: some dozen puts show that. Otherwise the price tells which part of the puts must be hit.
 //!
-//! The outcome of a put is known when it is hit (an exclusive cache then gives it back), evicted, or removed by a write.
-//! Hits among the outcomes are what puts are worth. Blocks are sampled by a hash of their number, so what little is
-//! offered shows what the rest would be worth. What is worth nothing even then is not offered for a while.
+//! The outcome of a put is a hit (an exclusive cache then gives the block back), an eviction, or a removal by a write. The part
+//! of hits is the worth of puts. Blocks are sampled by a hash of their number: a small sample shows the worth of the rest. If the
+//! sample is worth nothing, offering pauses.
 //!
-//! In a pause nothing is copied, but three things still show that puts would be worth it: the host's hits of what was put
-//! before, the guest's own refaults, which its kernel counts of everything that it evicts, and a disk that has become slow.
+//! In a pause nothing is copied, but three signs can still show that puts would be worth it. They are hits of earlier puts, the
+//! guest's refaults, which its kernel counts for all evicted pages, and a disk that has become slow.
 
 use std::time::Duration;
 
@@ -23,25 +23,25 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-/// Outcomes after which is decided, where all is offered.
+/// Outcomes before a decision, if all is offered.
 const ENOUGH: u64 = 1024;
-/// Outcomes after which is decided, where little is offered.
+/// Outcomes before a decision, if little is offered.
 const ENOUGH_SAMPLED: u64 = 64;
 
-/// More is offered where hits save this many times what puts cost, less where they save less than it. A pool between the two
-/// keeps what it has: figures of samples vary. The same part of refaults among evicted pages shows that more would be worth it.
+/// More is offered if hits save this many times the cost of puts, less if they save less than the cost. In between a pool keeps
+/// its rate: samples vary. The same part of refaults among evicted pages shows that more would be worth it.
 const MORE: u32 = 2;
 
-/// As many puts as should have this number of hits, where they are just worth it, are seen before hits count as too few.
+/// The number of hits that puts should have at break-even before fewer hits count as too few.
 const LEAST_HITS: u64 = 3;
 
-/// This many times the guest's memory are evicted or put without a hit, before that counts as an outcome. A working set of twice the memory
-/// has come round by then; a larger one is seen by refaults.
+/// Without hits, this many times the guest's memory must be evicted or put before that counts as an outcome. By then a working
+/// set of twice the memory has come round; refaults show a larger one.
 const MEMORIES: u64 = 2;
-/// The same while the guest reads again what it has evicted.
+/// The same while the guest refaults.
 const MEMORIES_REFAULTED: u64 = 4;
 
-/// What has happened to a pool's pages, as it grows.
+/// Counters of a pool's pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
     /// Blocks that were accepted.
@@ -57,7 +57,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// What has come since.
+    /// The increase since `before`.
     const fn since(&self, before: &Self) -> Self {
         Self {
             accepted: self.accepted.saturating_sub(before.accepted),
@@ -73,20 +73,20 @@ impl Figures {
         self.hits.saturating_add(self.lost)
     }
 
-    /// Whether the guest reads enough of what it evicts again to make puts worth it.
+    /// Whether the guest refaults enough to make puts worth it.
     fn refault(&self, at: &Terms) -> bool {
         self.refaults >= enough_refaults(at.memory)
             && at.price.is_worth(self.refaults, self.reclaimed, MORE)
     }
 }
 
-/// What a decision is made of besides a pool's figures.
+/// The basis of a decision besides a pool's figures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// The guest's memory, in blocks.
     pub(crate) memory: u64,
     pub(crate) price: Price,
-    /// How often it was measured by now what a put costs.
+    /// The number of measurements of a put's cost.
     pub(crate) measured: u64,
     /// The time, by any clock.
     pub(crate) clock: Duration,
@@ -95,8 +95,8 @@ pub(crate) struct Terms {
 /// Why nothing is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
-    /// Too little of it was read again. `refaulted`: the guest read again what it had evicted, and yet nothing was hit: that
-    /// it does so is no news.
+    /// Too little of it was read again. `refaulted`: the guest refaulted, and yet nothing was hit: more refaults are no sign
+    /// then.
     Unread { refaulted: bool },
     /// A put costs more than a hit saves.
     Price,
@@ -119,13 +119,13 @@ pub(crate) struct OfferRate {
     look: bool,
     /// Pauses so far, without a hit that was worth it in between.
     pauses: u32,
-    /// Measurements of what a put costs, when it began to be offered.
+    /// The number of measurements of a put's cost when offering began.
     measured: u64,
     since: Figures,
 }
 
 impl OfferRate {
-    /// Of a pool whose figures are these.
+    /// For a pool with these figures.
     pub(crate) const fn from(since: Figures) -> Self {
         Self {
             shift: 0,
@@ -137,7 +137,7 @@ impl OfferRate {
         }
     }
 
-    /// Of a pool that is new: nothing is offered of it where puts are known to be worth nothing.
+    /// For a new pool: nothing is offered if puts are known to be worth nothing.
     pub(crate) fn of_new(since: Figures, at: &Terms) -> Self {
         match at.price.is_hopeless() {
             true => Self::from(since).pausing(Why::Price, since, at.clock),
@@ -178,7 +178,7 @@ impl OfferRate {
     }
 }
 
-/// What follows on a pool's figures.
+/// The next rate, from a pool's figures.
 pub(crate) fn decide(before: OfferRate, now: Figures, at: &Terms) -> OfferRate {
     match before.pause {
         Some(pause) => paused(before, pause, now, at),
@@ -213,14 +213,14 @@ fn offered(before: OfferRate, now: Figures, at: &Terms) -> OfferRate {
     }
 }
 
-/// Puts whose outcome is known.
+/// Puts with a known outcome.
 struct PutOutcomes {
     puts: u64,
-    /// What was put has come round, if it ever does.
+    /// All put blocks have come round, if they ever do.
     all_round: bool,
 }
 
-/// `None` while too few are known.
+/// `None` while too few outcomes are known.
 fn put_outcomes(
     before: &OfferRate,
     seen: &Figures,
@@ -234,7 +234,7 @@ fn put_outcomes(
     };
     let round = at.memory.saturating_mul(memories);
     let enough = sampled(round, ENOUGH_SAMPLED);
-    // Blocks that were dropped on their way have come round, too.
+    // Dropped blocks have come round, too.
     let some = seen.reclaimed >= round && seen.accepted >= (enough / 8).max(ENOUGH_SAMPLED);
     let all_round = seen.accepted >= enough || some;
     let outcomes_enough = sampled(ENOUGH, ENOUGH_SAMPLED).max(at.price.puts_of(LEAST_HITS));
@@ -245,12 +245,12 @@ fn put_outcomes(
     (all_round || seen.outcomes() >= outcomes_enough).then_some(PutOutcomes { puts, all_round })
 }
 
-/// After a pause a little is offered, if nothing shows before that all should be.
+/// After a pause a little is offered, unless signs show that all should be.
 fn paused(before: OfferRate, pause: Pause, now: Figures, at: &Terms) -> OfferRate {
     let seen = now.since(&before.since);
     let over = at.clock >= pause.until;
     let refaulted = match pause.why {
-        // What it costs is found out with all: that takes a moment.
+        // The cost is measured with everything offered: that takes a moment.
         Why::Price if over || at.price.is_worth(1, 1, MORE) => {
             return OfferRate {
                 measured: at.measured,
@@ -270,7 +270,7 @@ fn paused(before: OfferRate, pause: Pause, now: Figures, at: &Terms) -> OfferRat
             ..little
         }
     } else if seen.reclaimed >= at.memory {
-        // What was long ago must not hide what is now.
+        // Old figures must not hide new ones.
         OfferRate {
             since: now,
             ..before
@@ -290,16 +290,16 @@ const fn enough_refaults(memory: u64) -> u64 {
     }
 }
 
-// The price: the cost of a put beside the saving of a hit, and so the part of the puts that must be hit.
+// The price: the cost of a put and the saving of a hit. It tells which part of the puts must be hit.
 
-/// Where fewer than one put in this many is hit, hits say nothing: a sample has as many by chance. So a host that says
-/// that a hit saves ages is not believed, and what is never read again is not offered for ever.
+/// With fewer than one hit in this many puts, hits may be chance. So a host that claims huge savings is not believed, and pages
+/// that are never read again are not offered for ever.
 const MOST: u64 = 500;
 
 /// The mean time of the latest blocks: those of 64 MiB, some seconds of a busy guest.
 pub(crate) type Mean = RecentMean<16_384>;
 
-/// What a put costs beside what a hit saves, in the same unit.
+/// The cost of a put and the saving of a hit, in the same unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Price {
     cost: u64,
@@ -307,8 +307,7 @@ pub(crate) struct Price {
 }
 
 impl Default for Price {
-    /// One put in 20 must be hit: what is taken for true while it is not known. Of a processor and a disk of today it is
-    /// rather less.
+    /// One put in 20 must be hit: an assumption while the price is unknown. Today's processors and disks need rather fewer.
     fn default() -> Self {
         Self {
             cost: 1,
@@ -318,7 +317,7 @@ impl Default for Price {
 }
 
 impl Price {
-    /// Of what a put costs and a hit saves, nanoseconds; [`default`](Self::default) while one of them is not known.
+    /// From the cost of a put and the saving of a hit, nanoseconds; [`default`](Self::default) while one is unknown.
     pub(crate) fn new(cost: Option<u64>, saving: Option<u64>) -> Self {
         let (Some(cost), Some(saving)) = (cost, saving) else {
             return Self::default();
@@ -335,14 +334,14 @@ impl Price {
         self.saving < self.cost
     }
 
-    /// Whether `hits` save at least `times` what `puts` cost.
+    /// Whether `hits` save at least `times` the cost of `puts`.
     pub(crate) fn is_worth(self, hits: u64, puts: u64, times: u32) -> bool {
         let product = |a: u64, b: u64| u128::from(a) * u128::from(b);
         // Both are far below 2^128: the factor is small.
         product(hits, self.saving) >= product(puts, self.cost).saturating_mul(times.into())
     }
 
-    /// The number of puts that have `hits`, where they are just worth it.
+    /// The number of puts that `hits` just make worth it.
     pub(crate) fn puts_of(self, hits: u64) -> u64 {
         let puts = u128::from(hits) * u128::from(self.saving) / u128::from(self.cost);
         u64::try_from(puts).unwrap_or(u64::MAX)

@@ -169,7 +169,7 @@ fn pauses_grow_until_something_is_hit() {
     assert_eq!((worth.shift, worth.pauses), (LEAST - 2, 0));
 }
 
-/// Where a put costs more than a hit saves, that is decided as soon as it is measured, whatever is hit. It is tried again.
+/// If a put costs more than a hit saves, offering pauses as soon as that is measured, even if all is hit. It is tried again.
 #[test]
 fn a_price_that_nothing_makes_up_for_ends_puts_at_once() {
     let at_price = |saving: u64, measured: u64, clock: Duration| Terms {
@@ -195,7 +195,7 @@ fn a_price_that_nothing_makes_up_for_ends_puts_at_once() {
     let slow = decide(worth, figures, &at_price(200, 1, NOW));
     assert_eq!(slow.in_kernel(), 0);
 
-    // At its end it is found out anew, and what was known before does not count.
+    // At its end the price is measured anew, and the old one does not count.
     let end = NOW + Duration::from_secs(60);
     let over = decide(worth, figures, &at_price(99, 7, end));
     assert_eq!(over.in_kernel(), 0);
@@ -204,7 +204,7 @@ fn a_price_that_nothing_makes_up_for_ends_puts_at_once() {
     assert_eq!((again.in_kernel(), again.pauses), (NOTHING, 2));
     let good = decide(over, figures, &at_price(101, 8, end));
     assert_eq!(good.in_kernel(), 0);
-    // A new pool need not find out what is known.
+    // A new pool need not measure a known price.
     let new = [at_price(99, 1, NOW), at_price(101, 1, NOW), terms(NOW)];
     let new = new.map(|at| OfferRate::of_new(SINCE, &at).in_kernel());
     assert_eq!(new, [NOTHING, 0, 0]);

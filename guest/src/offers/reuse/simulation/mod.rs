@@ -19,7 +19,7 @@ fn seeds(run: impl Fn(&mut fastrand::Rng)) {
     }
 }
 
-/// A guest of a random size, with a host's cache of so many times its page cache.
+/// A guest of a random size, with a host's cache of `times` times its page cache.
 fn world(random: &mut fastrand::Rng, times: std::ops::Range<f64>) -> SimulatedGuest {
     let pages = random.usize(1000..1500);
     let times = times.start + random.f64() * (times.end - times.start);
@@ -140,8 +140,8 @@ struct Case {
     workload: [Workload; 2],
 }
 
-/// Reads of which so many in 100 are of a set, in turn or by chance, and the others of a stream; so many of these are
-/// written first.
+/// Reads: `percent` in 100 are of a set, in turn or at random, the others of a stream. Of all, `written` in 100 are written
+/// first.
 #[derive(Clone, Copy, Debug)]
 struct Workload {
     set: u64,
@@ -198,7 +198,7 @@ fn part(of: u64, factor: f64) -> u64 {
 }
 
 impl Case {
-    /// Where a hit saves so many times what a put costs.
+    /// A case in which a hit saves this many times the cost of a put.
     fn random(random: &mut fastrand::Rng, saving: std::ops::Range<f64>) -> Self {
         let pages = random.usize(1000..1500);
         let put = random.u64(500..50_000);
@@ -217,7 +217,7 @@ impl Case {
         }
     }
 
-    /// What each part takes, of so many memories each, and what was put.
+    /// The time spent on both workloads, each for this many memories, and the number of puts.
     fn spent(&self, memories: u64, by: By) -> (u64, u64) {
         let mut world = SimulatedGuest::timed(self.pages, self.slots, self.times, by);
         for (seed, workload) in (1..).zip(&self.workload) {
@@ -228,8 +228,8 @@ impl Case {
     }
 }
 
-/// Whatever is read: next to nothing is lost beside a guest that puts nothing, and most is had of what one gains that puts
-/// all, if it does.
+/// For any reads, next to nothing is lost against a guest without puts. Most of the gain of a guest that puts all is had, if it
+/// gains.
 #[test]
 fn the_loss_is_bounded_and_the_gain_is_had() {
     seeds(|random| {

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::offers::costs::{Costs, Counted};
 use crate::offers::reuse::*;
 
-/// Blocks in the order in which they came, at most so many.
+/// A bounded number of blocks, in the order in which they came.
 #[derive(Debug, Default)]
 struct Queue {
     stamps: HashMap<u64, u64>,
@@ -54,7 +54,7 @@ pub(super) struct Times {
     pub(super) put: u64,
 }
 
-/// Who decides what is offered.
+/// The policy that decides offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     Law,
@@ -111,7 +111,7 @@ impl SimulatedGuest {
         }
     }
 
-    /// As [`new`](Self::new), where things take so long.
+    /// As [`new`](Self::new), with these times.
     pub(super) fn timed(pages: usize, slots: usize, times: Times, by: By) -> Self {
         Self {
             by,
@@ -120,7 +120,7 @@ impl SimulatedGuest {
         }
     }
 
-    /// From now on things take so long.
+    /// Sets the times from now on.
     pub(super) const fn set_times(&mut self, times: Times) {
         self.times = Some(times);
     }
@@ -224,7 +224,7 @@ impl SimulatedGuest {
         }
     }
 
-    /// Runs a part; returns what was put of what was evicted, and hit of what was read.
+    /// Runs a part. Returns the put part of evicted pages, and the hit part of reads.
     pub(super) fn part(&mut self, run: impl FnOnce(&mut Self)) -> (f64, f64) {
         let (put, read, figures) = (self.put, self.read, self.figures);
         run(self);
