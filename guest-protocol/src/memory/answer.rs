@@ -1,4 +1,4 @@
-//! What a guest answers.
+//! A guest's answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,14 +11,14 @@ use crate::memory::text::{ErrorText, Malformed, read};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields")]
 pub struct Answer {
-    /// The request's.
+    /// The id of the request.
     pub id: u64,
-    /// What it says.
+    /// The content.
     #[serde(flatten)]
     pub body: Body,
 }
 
-/// What an answer says.
+/// The content of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Body {
@@ -30,11 +30,11 @@ pub enum Body {
     Cached(Cached),
     /// To [`crate::memory::Request::Tenants`].
     Tenants(Tenants),
-    /// The request was not understood, or could not be done.
+    /// The request was not understood, or failed.
     Error(ErrorText),
 }
 
-/// What a guest gave back.
+/// The memory that a guest gave back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reclaimed {
     /// Bytes that were reclaimed. A guest that reports free pages gives them to its host within seconds.
@@ -56,13 +56,13 @@ impl Answer {
     /// Reads a line.
     ///
     /// # Errors
-    /// If it is no answer. An answer says one thing: with a state and an error, say, it is none.
+    /// If it is no answer. An answer has one body: a line with, for example, a state and an error is none.
     pub fn decode(line: &[u8]) -> Result<Self, Malformed> {
         read(line, "an answer")
     }
 }
 
-/// As it is read.
+/// The fields as they are read.
 #[derive(Deserialize)]
 struct Fields {
     id: u64,

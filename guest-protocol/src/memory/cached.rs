@@ -1,8 +1,8 @@
-//! Which blocks of its disks a guest caches: a sample, of the same blocks on both sides.
+//! The blocks of its disks that a guest caches: a sample, of the same blocks on both sides.
 //!
-//! A block is in the sample if a hash of its number and of the host's seed begins with so many zero bits (SHARDS, FAST '15):
-//! a side that knows the seed and how many bits finds the same blocks, without asking for each. With one bit more the sample is a
-//! half of what it was, so a side that has too many thins both.
+//! A block is in the sample if the hash of its number and the host's seed begins with `shift` zero bits (SHARDS, FAST '15). A
+//! side that knows both finds the same blocks, without asking for each. One bit more halves the sample: so a side with too many
+//! blocks thins both.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,16 +11,16 @@ use crate::memory::text::SerialText;
 /// Bytes of a block: those of a page.
 pub const BLOCK: u64 = 4096;
 
-/// Disks of which an answer tells: those of which most is cached.
+/// The most disks in an answer: those with the most cached bytes.
 pub const MAX_DISKS: usize = 8;
 
-/// The most bits: with it no guest has too many blocks.
+/// The most bits: no guest has too many blocks then.
 const MAX_SHIFT: u8 = 40;
 
-/// Characters that the blocks of all disks take, so that an answer is a line.
+/// The most characters of all disks' blocks, so that an answer fits into a line.
 const MAX_DIGITS: usize = 2900;
 
-/// Blocks that are kept while they are counted: more than fit into an answer.
+/// The most blocks that are kept while counting: more than fit into an answer.
 const MAX_KEPT: usize = 2048;
 
 /// Whether a block is in the sample of one in `2^shift`.
@@ -34,7 +34,7 @@ pub const fn is_sampled(block: u64, seed: u64, shift: u8) -> bool {
     mixed.leading_zeros() >= shift as u32
 }
 
-/// What a guest caches of its disks.
+/// The blocks that a guest caches of its disks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields")]
 pub struct Cached {
@@ -45,7 +45,7 @@ pub struct Cached {
     disks: Vec<CachedDisk>,
 }
 
-/// What a guest caches of a disk.
+/// The blocks that a guest caches of a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachedDisk {
     /// Its serial, if it has one.
@@ -54,12 +54,12 @@ pub struct CachedDisk {
     pub size: u64,
     /// Bytes that are cached of it.
     pub bytes: u64,
-    /// The blocks of the sample that are cached, ascending: the first, and then how much further each next one is.
+    /// The sampled blocks that are cached, ascending: the first one, then the distance to each next one.
     blocks: Vec<u64>,
 }
 
 impl CachedDisk {
-    /// The blocks of the sample that are cached, ascending.
+    /// The sampled blocks that are cached, ascending.
     pub fn blocks(&self) -> impl Iterator<Item = u64> {
         self.blocks.iter().scan(0_u64, |at, step| {
             *at = at.saturating_add(*step);
@@ -69,7 +69,7 @@ impl CachedDisk {
 }
 
 impl Cached {
-    /// The seed of the request to which this was made.
+    /// The seed of the request.
     #[must_use]
     pub const fn seed(&self) -> u64 {
         self.seed
@@ -81,13 +81,13 @@ impl Cached {
         self.shift
     }
 
-    /// Bytes of files in the guest's page cache, on whatever they lie.
+    /// Bytes of files in the guest's page cache, on any device.
     #[must_use]
     pub const fn file(&self) -> u64 {
         self.file
     }
 
-    /// Whether the guest has looked at all that it could; else its time was up.
+    /// Whether the guest covered everything; otherwise its time ran out.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.whole
@@ -100,7 +100,7 @@ impl Cached {
     }
 }
 
-/// As it is read.
+/// The fields as they are read.
 #[derive(Deserialize)]
 struct Fields {
     seed: u64,
@@ -159,7 +159,7 @@ impl TryFrom<Fields> for Cached {
 }
 
 impl Cached {
-    /// Characters of its blocks in JSON.
+    /// The characters of its blocks in JSON.
     fn digits(&self) -> usize {
         let blocks = self.disks.iter().flat_map(|disk| &disk.blocks);
         let digits = |n: &u64| {
@@ -171,7 +171,7 @@ impl Cached {
     }
 }
 
-/// Counts the blocks of disks that are cached, and keeps a sample of them that fits into an answer.
+/// Counts the cached blocks of disks, and keeps a sample of them that fits into an answer.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     seed: u64,
@@ -189,7 +189,7 @@ struct Counted {
 }
 
 impl Sampler {
-    /// Nothing is counted. `disks`: the serial of each, if it has one, and its size in bytes.
+    /// Begins with no block. `disks`: the serial of each, if it has one, and its size in bytes.
     #[must_use]
     pub fn new<'a>(seed: u64, disks: impl IntoIterator<Item = (&'a str, u64)>) -> Self {
         let disks = disks.into_iter().map(|(serial, size)| Counted {
@@ -206,7 +206,7 @@ impl Sampler {
         }
     }
 
-    /// A block of a disk, by the disk's place in the list, is cached. What is not on the disk is not counted.
+    /// Counts a cached block. `disk` is the disk's index in the list. Blocks beyond the disk's end do not count.
     pub fn add(&mut self, disk: usize, block: u64) {
         let Some(counted) = self.disks.get_mut(disk) else {
             return;
@@ -225,7 +225,7 @@ impl Sampler {
         }
     }
 
-    /// The answer. `file`: bytes of files in the page cache; `whole`: all was looked at.
+    /// The answer. `file`: bytes of files in the page cache; `whole`: everything was covered.
     #[must_use]
     pub fn finish(mut self, file: u64, whole: bool) -> Cached {
         self.disks.sort_by_key(|disk| std::cmp::Reverse(disk.bytes));
@@ -290,7 +290,7 @@ mod tests {
                 "{shift}"
             );
         }
-        // Samples are parts of each other, and another seed's is another one.
+        // A smaller sample is part of a larger one; another seed gives another sample.
         let of = |seed, shift| -> Vec<u64> {
             (0..4096)
                 .filter(|block| is_sampled(*block, seed, shift))

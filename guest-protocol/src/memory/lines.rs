@@ -1,35 +1,35 @@
-//! Bytes become lines, in bounded memory.
+//! Splits bytes into lines, in bounded memory.
 
 use crate::memory::MAX_LINE;
 
-/// A line that is too long. What it said is lost.
+/// A line that is too long. Its content is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a line of at most {MAX_LINE} bytes, found a longer one")]
 pub struct LineTooLong;
 
-/// The lines in what arrives piece by piece. It keeps less than [`MAX_LINE`] bytes.
+/// Collects lines from pieces of input. It keeps less than [`MAX_LINE`] bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     begun: Vec<u8>,
-    /// The line is too long: it is dropped up to its newline.
+    /// Whether the line is too long: it is dropped up to its newline.
     is_dropping: bool,
 }
 
 impl Lines {
-    /// No line is begun.
+    /// Begins without a line.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The lines that these bytes end, without their newlines. A line that is too long is one error, as soon as it is too
-    /// long; lines without anything but blanks are none.
+    /// The lines that end in these bytes, without their newlines. A line that is too long is one error, as soon as it is too
+    /// long. Blank lines are skipped.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<Result<Vec<u8>, LineTooLong>> {
         let pieces = bytes.split_inclusive(|byte| *byte == b'\n');
         pieces.filter_map(|piece| self.add(piece)).collect()
     }
 
-    /// Bytes of the line that is not ended yet.
+    /// Bytes of the unfinished line.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.begun.len()

@@ -14,9 +14,9 @@
 //! guest -> host   {"id":11,"error":"..."}
 //! ```
 //!
-//! Both sides are untrusted here. Nothing does I/O, knows the time or panics; lines are at most [`MAX_LINE`] bytes long, and
-//! texts of the other side are printable ([`ErrorText`]). Fields that are not known are ignored, so that newer sides may say
-//! more; a request of a kind that is not known is an error that has its id ([`Malformed::id`]).
+//! Both sides are untrusted here. Nothing does I/O, knows the time or panics. Lines have at most [`MAX_LINE`] bytes, and texts of
+//! the other side are printable ([`ErrorText`]). Unknown fields are ignored, so that newer sides may say more. A request of an
+//! unknown kind is an error with its id ([`Malformed::id`]).
 
 mod answer;
 mod cached;
@@ -46,13 +46,13 @@ pub const MAX_LINE: usize = 4096;
 /// The line of a message, with its newline: at most [`MAX_LINE`] bytes.
 #[must_use]
 pub fn encode<T: Message>(message: &T) -> Vec<u8> {
-    // Numbers, texts and fixed names: there is nothing that JSON could not say.
+    // Numbers, texts and fixed names always serialize.
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
-/// What is sent: a [`Request`] or an [`Answer`].
+/// A message: a [`Request`] or an [`Answer`].
 pub trait Message: serde::Serialize + sealed::Sealed {}
 
 impl Message for Request {}

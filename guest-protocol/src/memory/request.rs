@@ -1,37 +1,37 @@
-//! What a host asks.
+//! A host's requests.
 
 use serde::{Deserialize, Serialize};
 
 use crate::memory::text::{Malformed, read};
 
-/// What a host asks a guest.
+/// A host's request to a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
-    /// What the memory is used for.
+    /// How the guest uses its memory.
     State {
-        /// The answer has it too.
+        /// The answer repeats it.
         id: u64,
     },
     /// Give memory back: clean cache that is not worth having, never what is in use.
     Reclaim {
-        /// The answer has it too.
+        /// The answer repeats it.
         id: u64,
-        /// So many bytes at most.
+        /// The most bytes.
         bytes: u64,
-        /// The answer is wanted within so many milliseconds, with what was given back until then.
+        /// The time limit of the answer, milliseconds. It tells the memory given back until then.
         within_ms: u32,
     },
-    /// Which blocks of its disks are in its page cache: those of a sample.
+    /// The blocks of its disks in its page cache: a sample of them.
     Cached {
-        /// The answer has it too.
+        /// The answer repeats it.
         id: u64,
         /// Chooses the sample ([`crate::memory::is_sampled`]).
         seed: u64,
     },
-    /// Among what it divides its page cache.
+    /// The tenants that share its page cache.
     Tenants {
-        /// The answer has it too.
+        /// The answer repeats it.
         id: u64,
     },
 }
@@ -51,7 +51,7 @@ impl Request {
     /// Reads a line.
     ///
     /// # Errors
-    /// If it is no request, or of a kind that is not known.
+    /// If it is no request, or one of an unknown kind.
     pub fn decode(line: &[u8]) -> Result<Self, Malformed> {
         read(line, "a request")
     }

@@ -1,18 +1,18 @@
-//! Among what a guest divides its page cache: its containers, pods and units.
+//! The tenants that share a guest's page cache: its containers, pods and units.
 //!
-//! It is told for people alone. Nothing is decided by it, and a host believes it for the line below the guest's own.
+//! They are for people alone. No decision uses them, and a host shows them only below the guest's own line.
 
 use serde::{Deserialize, Serialize};
 
 use crate::memory::text::TenantName;
 
-/// Tenants of which an answer tells: those that hold most.
+/// The most tenants in an answer: those that hold the most.
 pub const MAX_TENANTS: usize = 16;
 
 /// The highest weight (`io.weight`). The lowest is 1.
 pub const MAX_WEIGHT: u64 = 10_000;
 
-/// Among what a guest divides its page cache.
+/// The tenants that share a guest's page cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields")]
 pub struct Tenants {
@@ -23,7 +23,7 @@ pub struct Tenants {
 /// A container, pod or unit of a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
-    /// Its name, as `justitia status` in the guest calls it.
+    /// Its name, as in the guest's `justitia status`.
     pub name: TenantName,
     /// Its weight among its siblings, 1 to [`MAX_WEIGHT`].
     pub weight: u64,
@@ -32,7 +32,7 @@ pub struct Tenant {
 }
 
 impl Tenants {
-    /// Those of all that hold most, and how many more there are. Weights that are none become the nearest that is one.
+    /// The tenants that hold the most, and the number of the others. Weights out of range become the nearest valid one.
     #[must_use]
     pub fn new(all: impl IntoIterator<Item = Tenant>) -> Self {
         let mut list: Vec<Tenant> = all.into_iter().collect();
@@ -45,20 +45,20 @@ impl Tenants {
         Self { list, more }
     }
 
-    /// Those that hold most, the largest first if the guest is honest.
+    /// The tenants that hold the most, the largest first if the guest is honest.
     #[must_use]
     pub fn list(&self) -> &[Tenant] {
         &self.list
     }
 
-    /// How many more there are.
+    /// The number of other tenants.
     #[must_use]
     pub const fn more(&self) -> u64 {
         self.more
     }
 }
 
-/// As it is read.
+/// The fields as they are read.
 #[derive(Deserialize)]
 struct Fields {
     list: Vec<Tenant>,

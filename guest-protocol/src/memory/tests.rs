@@ -1,4 +1,4 @@
-//! Both sides: what one says the other understands, and nothing else.
+//! Both sides: each understands the other's messages, and nothing else.
 
 use crate::memory::*;
 use proptest::prelude::*;

@@ -1,10 +1,10 @@
-//! Texts of the other side, as they may be shown and logged.
+//! Texts of the other side, made safe to show and to log.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// A text of the other side: at most so many printable ASCII characters, with a question mark for each other one and for those
-/// that it refuses.
+/// A text of the other side, cut to a number of printable ASCII characters. Others, and those that the type refuses, become
+/// question marks.
 macro_rules! text {
     ($(#[$what:meta])* $name:ident, $most:literal, $refused:literal) => {
         $(#[$what])*
@@ -16,7 +16,7 @@ macro_rules! text {
             /// Bytes of the longest.
             pub const MAX: usize = $most;
 
-            /// The beginning of a text, with a question mark for each character that it may not have.
+            /// The beginning of a text, with a question mark for each forbidden character.
             #[must_use]
             pub fn new(text: &str) -> Self {
                 Self(printable(text, Self::MAX, $refused))
@@ -44,17 +44,17 @@ macro_rules! text {
 }
 
 text!(
-    /// What went wrong, in at most [`Self::MAX`] printable ASCII characters: it may come from the other side, and is logged.
+    /// An error text of at most [`Self::MAX`] printable ASCII characters: it may come from the other side, and is logged.
     ErrorText, 200, ""
 );
 text!(
-    /// A disk's serial, in at most [`Self::MAX`] printable ASCII characters that stand for themselves in JSON: neither quotes nor
+    /// A disk's serial of at most [`Self::MAX`] printable ASCII characters. None is escaped in JSON: neither quotes nor
     /// backslashes.
     SerialText, 40, "\"\\"
 );
 text!(
-    /// The name of a container, pod or unit: a word of at most [`Self::MAX`] printable ASCII characters that stand for themselves in
-    /// JSON. It has no space, so that it cannot look like several columns of a table.
+    /// The name of a container, pod or unit: at most [`Self::MAX`] printable ASCII characters. None is escaped in JSON. There is
+    /// no space, so that a name cannot look like several columns of a table.
     TenantName, 64, " \"\\"
 );
 
@@ -71,7 +71,7 @@ fn printable(text: &str, most: usize, refused: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, found a line that is none: {why}")]
 pub struct Malformed {
-    /// The id that the line has nevertheless, with which a request is answered.
+    /// The id of the line, if it has one: a request is answered with it.
     pub id: Option<u64>,
     /// Why it is none.
     pub why: ErrorText,
@@ -92,7 +92,7 @@ pub(crate) fn read<T: DeserializeOwned>(
         why: ErrorText::new(why),
         expected,
     };
-    // Arrays would be read as objects without names.
+    // An array would be read as an object without names.
     if !line.trim_ascii_start().starts_with(b"{") {
         return Err(malformed(None, "no object"));
     }

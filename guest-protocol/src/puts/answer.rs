@@ -1,8 +1,8 @@
-//! What became of a message, and of each of its blocks.
+//! The results of a message and of its blocks.
 
 use crate::puts::header::{set, u16_at, u32_at, u64_at};
 
-// Answers: what became of a message.
+// Answers: the result of a message.
 //
 // 64 bytes: sequence (u64), kind (u16), status (u16), pool (u32), accepted blocks as bits (u32), blocks (u32), blocks by
 // verdict (16 × u16), 0 (8 bytes).
@@ -10,20 +10,20 @@ use crate::puts::header::{set, u16_at, u32_at, u64_at};
 /// Bytes of an answer.
 pub(crate) const ANSWER: usize = 64;
 
-/// What became of a message.
+/// The result of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The message's sequence number.
     pub sequence: u64,
     /// The number of its kind.
     pub kind: u16,
-    /// What became of it.
+    /// The result.
     pub status: Status,
-    /// The pool that was created; of a put the pool that its blocks belong to.
+    /// The pool that was created; for a put the pool of its blocks.
     pub pool: u32,
-    /// Of a put: bit n says that block n was accepted.
+    /// Of a put: bit n is set if block n was accepted.
     pub accepted: u32,
-    /// Of a put: its blocks by verdict. Of MIGRATE: the accepted are those that changed their pool.
+    /// Of a put: its blocks by verdict. Of MIGRATE: `Accepted` counts the blocks that changed their pool.
     pub verdicts: Tally,
 }
 
@@ -65,7 +65,7 @@ impl Answer {
         }
     }
 
-    /// `None` when the status is none of this version's.
+    /// `None` when this version does not have the status.
     pub(crate) fn decode(bytes: &[u8; ANSWER]) -> Option<Self> {
         let mut counts = [0; PLACES];
         for (at, count) in (24..).step_by(2).zip(&mut counts) {
@@ -82,9 +82,9 @@ impl Answer {
     }
 }
 
-// What becomes of a block that is offered.
+// The results of offered blocks.
 
-/// What became of an offered block. The numbers are the protocol's.
+/// The result of an offered block. The numbers are the protocol's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -92,8 +92,8 @@ pub enum Verdict {
     Accepted = 0,
     /// The cache holds it already.
     Held = 1,
-    /// The host does not know the block's content: never read or written as a whole by this VM since the host's start,
-    /// changed since, accepted since, or dropped from the residency table.
+    /// The host does not know the block's content. This VM has not read or written the whole block since the host's start; or the
+    /// block was changed or accepted since; or it was dropped from the residency table.
     Unknown = 2,
     /// The content is not that of the disk: stale, encrypted, forged, or another block's.
     Mismatch = 3,
@@ -101,7 +101,7 @@ pub enum Verdict {
     Raced = 4,
     /// The pool's store has no room.
     NoRoom = 5,
-    /// No whole block of the disk.
+    /// It is no whole block of the disk.
     OutOfRange = 6,
     /// No cached disk of this VM has the serial.
     NoDisk = 7,
@@ -140,10 +140,10 @@ impl Verdict {
     }
 }
 
-/// Places for numbers by verdict; those without a verdict are 0, for later versions.
+/// Places for counts by verdict. Those without a verdict are 0, for later versions.
 pub(crate) const PLACES: usize = 16;
 
-/// Numbers of blocks, by verdict.
+/// Counts of blocks, by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally([u64; PLACES]);
 
@@ -155,7 +155,7 @@ impl Tally {
         }
     }
 
-    /// Counts what another has counted.
+    /// Adds the counts of another tally.
     pub fn add_all(&mut self, other: &Self) {
         for (count, more) in self.0.iter_mut().zip(other.0) {
             *count = count.saturating_add(more);
@@ -168,7 +168,7 @@ impl Tally {
         self.0.get(verdict as usize).copied().unwrap_or(0)
     }
 
-    /// Blocks with any.
+    /// Blocks with any verdict.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().fold(0, |sum, n| sum.saturating_add(*n))
@@ -183,27 +183,27 @@ impl Tally {
     }
 }
 
-// What becomes of a message.
+// The results of messages.
 
-/// What became of a message. The numbers are the protocol's.
+/// The result of a message. The numbers are the protocol's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Status {
     /// Handled; a put's blocks have verdicts of their own.
     Done = 0,
-    /// No message of its kind.
+    /// The message is malformed.
     Malformed = 1,
-    /// Of a version that the host does not know.
+    /// The host does not know its version.
     Version = 2,
-    /// Too many commands in the last time: again later.
+    /// Too many commands lately: try again later.
     Busy = 3,
     /// The VM has no pool of that number.
     NoPool = 4,
     /// The VM has a pool of that name.
     PoolExists = 5,
-    /// The VM has as many pools as it may have.
+    /// The VM has the most pools allowed.
     TooManyPools = 6,
-    /// A weight is from 1 to 10000.
+    /// The weight is not from 1 to 10000.
     Weight = 7,
     /// The VM's guest may not choose the SSD store.
     Store = 8,

@@ -1,10 +1,10 @@
-//! The answer area: what is read from the port.
+//! The answer area, which is read from the port.
 //!
-//! Its first page: magic (8 bytes), version (u16), answers (u16), rows of the pool table (u32), the host's start (u64),
-//! the highest sequence number (u64), the sequence number of the last GET_STATS (u64), messages handled (u64), writes
-//! that were no message or a wrong one (u64), messages replayed (u64), offered blocks by verdict (16 × u64), offered
-//! blocks with an unknown pool (u64), the highest version of messages (u64), blocks that missed and hit and how long that took
-//! (4 × u64); from byte 1024 on 48 answers of 64 bytes. The pool table follows the page.
+//! Its first page: magic (8 bytes), version (u16), answers (u16), rows of the pool table (u32), the host's start (u64), the
+//! highest sequence number (u64), the sequence number of the last GET_STATS (u64), messages handled (u64), malformed writes
+//! (u64), messages replayed (u64), offered blocks by verdict (16 × u64), offered blocks with an unknown pool (u64), the highest
+//! version of messages (u64), missed and hit blocks and their read times (4 × u64); from byte 1024 on 48 answers of 64 bytes. The
+//! pool table follows the page.
 
 use crate::puts::answer::{ANSWER, Answer, PLACES, Tally};
 use crate::puts::command::Store;
@@ -17,40 +17,39 @@ const MAGIC: [u8; 8] = *b"JUSTANSW";
 /// Where the answers begin; they end at [`PAGE`].
 const ANSWERS: usize = 1024;
 
-/// Blocks of the VM's disks that were read, and how long their reads took together. They grow, but may go back when a pool
-/// is gone.
+/// Blocks of the VM's disks that were read, and the sum of their read times. Both grow, but may go back when a pool is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadTime {
-    /// Blocks. 0: nothing is known.
+    /// Blocks; 0: unknown.
     pub blocks: u64,
     /// Nanoseconds.
     pub ns: u64,
 }
 
-/// What the area says of the port as a whole.
+/// The area's header: figures of the whole port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AreaHeader {
-    /// A number of this start of the host's daemon: when it changes, pools and what is known of blocks are gone.
+    /// The id of this start of the host's daemon: when it changes, pools and the known blocks are gone.
     pub daemon_start_id: u64,
     /// The highest sequence number that was handled.
     pub sequence: u64,
-    /// The sequence number of the GET_STATS that the pool table's figures are from; 0 before the first.
+    /// The sequence number of the GET_STATS from which the pool table's figures are; 0 before the first.
     pub stats_sequence: u64,
     /// Messages handled.
     pub messages: u64,
-    /// Writes that were no message, and messages that were wrong.
+    /// Malformed writes and messages.
     pub malformed: u64,
     /// Messages that were handled before, or were too old.
     pub replayed: u64,
     /// Offered blocks, by verdict.
     pub verdicts: Tally,
-    /// Offered blocks whose pool's number was unknown: they belong to the default pool.
+    /// Offered blocks with an unknown pool number: they belong to the default pool.
     pub unknown_pool: u64,
-    /// The highest version of messages that the host understands; 0, of a host that does not say, is 1.
+    /// The highest version of messages that the host understands. A host that does not say has 0, which means 1.
     pub max_message_version: u64,
-    /// Reads of the disks for blocks that the cache lacked, as of the GET_STATS that the figures are from.
+    /// Disk reads of blocks that the cache lacked, as of that GET_STATS.
     pub missed: ReadTime,
-    /// Reads that the cache answered, likewise: of a sample of them.
+    /// Reads that the cache answered, as of that GET_STATS: a sample of them.
     pub hit: ReadTime,
 }
 
@@ -59,7 +58,7 @@ pub struct AreaHeader {
 pub struct AreaWriter<'a>(&'a mut [u8; PORT_SIZE]);
 
 impl<'a> AreaWriter<'a> {
-    /// Writes into `area` what is not changed below: it is cleared.
+    /// Clears `area` and begins it.
     pub fn new(area: &'a mut [u8; PORT_SIZE]) -> Self {
         area.fill(0);
         set(area, 0, MAGIC);
@@ -127,7 +126,7 @@ impl<'a> AreaWriter<'a> {
 pub struct Area<'a>(&'a [u8]);
 
 impl<'a> Area<'a> {
-    /// `None` when it is no area of this version, or not even its first page.
+    /// `None` when it is no area of this version, or shorter than its first page.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         bytes.first_chunk::<PAGE>()?;
@@ -135,7 +134,7 @@ impl<'a> Area<'a> {
         known.then_some(Self(bytes))
     }
 
-    /// What it says of the port as a whole.
+    /// The header.
     #[must_use]
     pub fn header(&self) -> AreaHeader {
         let word = |at| u64_at(self.0, at).unwrap_or(0);
@@ -164,7 +163,7 @@ impl<'a> Area<'a> {
         }
     }
 
-    /// The answers, newest first. One that this version does not understand is left out.
+    /// The answers, newest first. Answers that this version does not understand are left out.
     pub fn answers(&self) -> impl Iterator<Item = Answer> + use<'a> {
         let count = usize::from(u16_at(self.0, 10).unwrap_or(0));
         let places = self.0.get(ANSWERS..PAGE).unwrap_or_default();
@@ -179,7 +178,7 @@ impl<'a> Area<'a> {
         self.answers().find(|answer| answer.sequence == sequence)
     }
 
-    /// The pool table, as far as it was read. A row that this version does not understand is left out.
+    /// The pool table, as far as it was read. Rows that this version does not understand are left out.
     pub fn pools(&self) -> impl Iterator<Item = PoolRow> + use<'a> {
         let count = u32_at(self.0, 12).unwrap_or(0);
         let count = usize::try_from(count).unwrap_or(MAX_POOLS);
@@ -215,13 +214,13 @@ pub struct PoolRow {
     pub store: Store,
     /// Its weight on the SSD, if it is in both stores; otherwise 0.
     pub ssd_weight: u32,
-    /// Was it created over the port? The others are the host's, and cannot be destroyed over it.
+    /// Whether it was created over the port. The others are the host's, and cannot be destroyed over the port.
     pub created_over_port: bool,
-    /// What it is entitled to, bytes.
+    /// Its entitlement, bytes.
     pub entitlement_bytes: u64,
-    /// What it holds in memory, bytes.
+    /// The bytes that it holds in memory.
     pub memory_bytes: u64,
-    /// What it holds on the SSD, bytes.
+    /// The bytes that it holds on the SSD.
     pub ssd_bytes: u64,
     /// Blocks looked up.
     pub gets: u64,
@@ -239,8 +238,7 @@ pub struct PoolRow {
     pub offered: u64,
     /// Of these, blocks accepted.
     pub accepted: u64,
-    /// Of the blocks that it held, those that a read took out of it (exclusive mode), whichever pool the read was for;
-    /// `None` of a host that does not say.
+    /// Its blocks that reads of any pool took out of it (exclusive mode); `None` if the host does not say.
     pub taken: Option<u64>,
 }
 
@@ -301,7 +299,7 @@ impl PoolRow {
         set(bytes, 192, name);
     }
 
-    /// `None` when the name or the store is none.
+    /// `None` when the name or the store is invalid.
     pub(crate) fn decode(bytes: &[u8; ROW]) -> Option<Self> {
         let [store, len] = array(bytes, 8)?;
         let flags = u16_at(bytes, 10)?;

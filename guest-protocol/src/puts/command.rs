@@ -32,20 +32,20 @@ impl Store {
     }
 }
 
-/// Where CREATE and SET_WEIGHT have the weight.
+/// The place of the weight, in CREATE and SET_WEIGHT.
 const WEIGHT: usize = BODY;
-/// Where they have the store.
+/// The place of the store, in the same.
 const STORE: usize = WEIGHT + 4;
-/// Where CREATE has the length of the name; after it come two zeroes.
+/// The place of the name's length, in CREATE; two zeroes follow it.
 const NAME_LENGTH: usize = STORE + 1;
 const ZERO: usize = NAME_LENGTH + 1;
-/// Where CREATE has the name.
+/// The place of the name, in CREATE.
 const NAME: usize = ZERO + 2;
-/// Where the weight on the SSD is.
+/// The place of the weight on the SSD.
 const SSD_WEIGHT: usize = NAME + Name::MAX;
-/// Where MIGRATE has the first block.
+/// The place of the first block, in MIGRATE.
 const FIRST: usize = BODY;
-/// Where MIGRATE has the number of blocks.
+/// The place of the number of blocks, in MIGRATE.
 const BLOCKS: usize = FIRST + 8;
 
 /// No serial.
@@ -56,16 +56,16 @@ const NO_DISK: Serial = Serial::from_bytes([0; Serial::MAX]);
 pub enum Command {
     /// Make a pool; its number comes in the answer.
     Create {
-        /// Its name, which no other pool of the VM has.
+        /// Its name, unique among the VM's pools.
         name: Name,
         /// Where its blocks go.
         store: Store,
         /// Its weight among the VM's pools in that store, 1 to 10000.
         weight: u32,
-        /// Of a pool in memory: its weight on the SSD, which it uses as well. 0 is none.
+        /// Of a pool in memory: its additional weight on the SSD; 0: none.
         ssd_weight: u32,
     },
-    /// Change a pool's ⟨store, weight⟩. Of a pool in both stores the weight in one; with a weight on the SSD both.
+    /// Change a pool's ⟨store, weight⟩. Of a pool in both stores this changes one weight, or with a weight on the SSD both.
     SetWeight {
         /// The pool's number.
         pool: u32,
@@ -73,10 +73,10 @@ pub enum Command {
         store: Store,
         /// Its new weight there.
         weight: u32,
-        /// As of CREATE.
+        /// As for CREATE.
         ssd_weight: u32,
     },
-    /// Make blocks that the cache holds a pool's.
+    /// Move cached blocks to a pool.
     Migrate {
         /// The pool's number.
         pool: u32,
@@ -84,10 +84,10 @@ pub enum Command {
         serial: Serial,
         /// The first block.
         first: u64,
-        /// How many, at most [`MAX_MIGRATE`](crate::puts::MAX_MIGRATE).
+        /// The number of blocks, at most [`MAX_MIGRATE`](crate::puts::MAX_MIGRATE).
         blocks: u64,
     },
-    /// Remove a pool and its blocks. Its number is never given again.
+    /// Remove a pool and its blocks. Its number is never used again.
     Destroy {
         /// The pool's number.
         pool: u32,
@@ -154,7 +154,7 @@ impl Command {
         })
     }
 
-    /// What kind of message it is.
+    /// The kind of its message.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match self {
@@ -207,7 +207,7 @@ impl Command {
     }
 }
 
-/// Store, weight there, and weight on the SSD besides.
+/// The store, the weight there, and the additional weight on the SSD.
 fn specification(page: &[u8; PAGE], version: u16) -> Result<(Store, u32, u32), Fault> {
     let weight = u32_at(page, WEIGHT).ok_or(Fault::Length)?;
     let [store] = array(page, STORE).ok_or(Fault::Length)?;

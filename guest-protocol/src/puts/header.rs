@@ -1,16 +1,16 @@
-//! What every message begins with, and its fields: little-endian, at fixed offsets.
+//! The header of every message, and its fields: little-endian, at fixed offsets.
 //!
-//! The first page: magic (8 bytes), version (u16), kind (u16), blocks (u32), sequence (u64), pool (u32), 0 (u32), the
-//! disk's serial (20), 0 (12), and from byte 64 on what the kind has.
+//! The first page: magic (8 bytes), version (u16), kind (u16), blocks (u32), sequence (u64), pool (u32), 0 (u32), the disk's
+//! serial (20), 0 (12), and from byte 64 on the fields of the kind.
 
 use crate::puts::name::Serial;
 
 pub(crate) const MAGIC: [u8; 8] = *b"JUSTPORT";
 
-/// Where what the kind has begins.
+/// Where the fields of the kind begin.
 pub(crate) const BODY: usize = 64;
 
-/// What a message is. The numbers are the protocol's; 4.1 names the section of the paper.
+/// The kind of a message. The numbers are the protocol's; 4.1 names the section of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Blocks that the guest has evicted (2.1).
@@ -44,7 +44,7 @@ impl Kind {
     }
 }
 
-/// What is wrong with a message.
+/// A fault of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A version above [`VERSION`](crate::puts::VERSION), or 0.
@@ -53,11 +53,11 @@ pub enum Fault {
     Kind,
     /// No block, or more than [`MAX_BLOCKS`](crate::puts::MAX_BLOCKS); blocks of a command.
     Count,
-    /// Another length than the kind and the number of blocks give.
+    /// A length that does not fit the kind and the number of blocks.
     Length,
     /// A field that must be 0 is not.
     Reserved,
-    /// A pool's name that is none.
+    /// An invalid name of a pool.
     Name,
     /// A store that this version does not have.
     Store,
@@ -68,7 +68,7 @@ pub enum Fault {
 /// The version that every host understands.
 const FIRST_VERSION: u16 = 1;
 
-/// Writes what a message begins with, over a page of zeroes.
+/// Writes the header over a page of zeroes.
 pub(crate) fn begin(page: &mut [u8], kind: Kind, sequence: u64, pool: u32, serial: Serial) {
     set(page, 0, MAGIC);
     set(page, 8, FIRST_VERSION.to_le_bytes());
@@ -78,7 +78,7 @@ pub(crate) fn begin(page: &mut [u8], kind: Kind, sequence: u64, pool: u32, seria
     set(page, 32, serial.bytes());
 }
 
-/// The bytes of a field; `None` when it lies beyond the end.
+/// The bytes of a field; `None` beyond the end.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk::<N>().copied()
 }
@@ -95,7 +95,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     array(bytes, at).map(u64::from_le_bytes)
 }
 
-/// Writes a field. One beyond the end, which no layout has, is left out.
+/// Writes a field. One beyond the end is left out; no layout has one.
 pub(crate) fn set<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
     if let Some(place) = bytes.get_mut(at..).and_then(|b| b.first_chunk_mut::<N>()) {
         *place = field;

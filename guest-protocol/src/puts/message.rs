@@ -7,7 +7,7 @@ use crate::puts::{MAX_BLOCKS, PAGE, VERSION};
 
 // Messages, as the host reads them.
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// Blocks.
@@ -23,11 +23,11 @@ pub struct Decoded<'a> {
     pub sequence: u64,
     /// The number of its kind.
     pub kind: u16,
-    /// What it says, or what is wrong with it.
+    /// Its content, or its fault.
     pub body: Result<Body<'a>, Fault>,
 }
 
-/// Reads a message: all of one write. `None` when it is none at all.
+/// Reads a message: all of one write. `None` without a valid beginning.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> Option<Decoded<'_>> {
     let page = bytes.first_chunk::<PAGE>()?;
@@ -73,14 +73,14 @@ fn body<'a>(bytes: &'a [u8], page: &'a [u8; PAGE], kind: u16) -> Result<Body<'a>
 
 // Puts: blocks with their content.
 //
-// From byte 64 of the first page on stand the numbers of the blocks (u64, in blocks of 4 KiB from the disk's beginning);
-// their contents follow, a page each, in the same order.
+// From byte 64 of the first page on there are the numbers of the blocks (u64, in blocks of 4 KiB from the disk's beginning).
+// Their contents follow, a page each, in the same order.
 
 /// Blocks that a guest has evicted, all of one disk and one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Put<'a> {
     page: &'a [u8; PAGE],
-    /// The number of the pool that they belong to.
+    /// The number of the blocks' pool.
     pub pool: u32,
     /// The disk.
     pub serial: Serial,
@@ -102,7 +102,7 @@ impl<'a> Put<'a> {
         }
     }
 
-    /// How many: 1 to [`MAX_BLOCKS`].
+    /// The number of blocks: 1 to [`MAX_BLOCKS`].
     #[must_use]
     pub const fn len(&self) -> usize {
         self.contents.len()
@@ -131,8 +131,8 @@ pub struct PutWriter<'a> {
 }
 
 impl<'a> PutWriter<'a> {
-    /// Begins a message in a buffer, which should have [`MAX_MESSAGE`](crate::puts::MAX_MESSAGE) bytes: a smaller one takes
-    /// fewer blocks. `None` when it cannot take one.
+    /// Begins a message in a buffer of [`MAX_MESSAGE`](crate::puts::MAX_MESSAGE) bytes: a smaller one takes fewer blocks. `None`
+    /// when it cannot take one.
     pub fn new(buffer: &'a mut [u8], sequence: u64, pool: u32, serial: Serial) -> Option<Self> {
         let page = buffer.first_chunk_mut::<PAGE>()?;
         page.fill(0);
@@ -141,18 +141,18 @@ impl<'a> PutWriter<'a> {
         (whole.room() > 0).then_some(whole)
     }
 
-    /// Goes on with a message in a buffer: one that [`new`](Self::new) has begun and that has `count` blocks.
+    /// Continues a message that [`new`](Self::new) has begun in this buffer, and that has `count` blocks.
     pub fn resume(buffer: &'a mut [u8], count: usize) -> Self {
         Self { buffer, count }
     }
 
-    /// Gives the message its sequence number and its pool, which may not have been known when it was begun.
+    /// Sets the message's sequence number and pool: they may have been unknown at its beginning.
     pub fn address(&mut self, sequence: u64, pool: u32) {
         set(self.buffer, 16, sequence.to_le_bytes());
         set(self.buffer, 24, pool.to_le_bytes());
     }
 
-    /// Blocks that can still be added.
+    /// The number of blocks that can still be added.
     #[must_use]
     pub fn room(&self) -> usize {
         let pages = (self.buffer.len() / PAGE).saturating_sub(1);
@@ -181,7 +181,7 @@ impl<'a> PutWriter<'a> {
         true
     }
 
-    /// The message, to be written at offset 0 of the port in one write. Without a block it is none.
+    /// The message, to be written at offset 0 of the port in one write. It is invalid without a block.
     #[must_use]
     pub fn finish(self) -> &'a [u8] {
         let count = u32::try_from(self.count).unwrap_or(0);

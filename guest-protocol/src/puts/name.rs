@@ -8,10 +8,10 @@ pub struct Name {
 }
 
 impl Name {
-    /// Bytes of the longest.
+    /// The longest name, bytes.
     pub const MAX: usize = 64;
 
-    /// `None` when the text is no name.
+    /// `None` when the text is no valid name.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let allowed = |c: char| c != '/' && !c.is_control();
@@ -28,7 +28,7 @@ impl Name {
         })
     }
 
-    /// What `new` makes of the longest beginning of the text that fits; `None` when nothing of it is a name.
+    /// The name of the longest beginning of the text that fits; `None` when that is no valid name.
     #[must_use]
     pub fn cut(text: &str) -> Option<Self> {
         let end = (0..=Self::MAX)
@@ -49,7 +49,7 @@ impl Name {
         Self::new(text)
     }
 
-    /// The bytes, padded with zeroes, and how many of them count.
+    /// The bytes, padded with zeroes, and the length of the name.
     pub(crate) const fn encode(&self) -> ([u8; Self::MAX], u8) {
         (self.bytes, self.len)
     }
@@ -62,7 +62,7 @@ impl Name {
 pub struct Serial([u8; Self::MAX]);
 
 impl Serial {
-    /// Bytes of the longest.
+    /// The longest serial, bytes.
     pub const MAX: usize = 20;
 
     /// The serial of this text: printable ASCII. `None` when it is empty, too long or has other characters.
@@ -78,7 +78,7 @@ impl Serial {
         Some(Self(bytes))
     }
 
-    /// The bytes, whatever they are: a serial that no disk has is found nowhere.
+    /// Takes any bytes: no disk has an invalid serial.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::MAX]) -> Self {
         Self(bytes)

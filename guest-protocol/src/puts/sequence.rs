@@ -1,6 +1,6 @@
-//! Sequence numbers, which go round: after the highest comes 1. 0 is none.
+//! Sequence numbers, which wrap around: 1 follows the highest. 0 is none.
 
-/// Does `number` come after `than`? It does when it is less than half of all numbers ahead (RFC 1982).
+/// Whether `number` comes after `than`: it is less than half of all numbers ahead (RFC 1982).
 #[must_use]
 pub const fn is_later(number: u64, than: u64) -> bool {
     number.wrapping_sub(than).cast_signed() > 0

@@ -1,4 +1,4 @@
-//! Both sides: what one writes the other reads, and nothing else is read as a message.
+//! Both sides: each reads the other's messages, and nothing else is read as a message.
 
 use crate::puts::*;
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ fn name() -> impl Strategy<Value = Name> {
     "[a-zé. ]{1,30}".prop_map(|text| Name::new(&text).unwrap())
 }
 
-/// A store, and a weight on the SSD besides.
+/// A store, and an additional weight on the SSD.
 fn stores() -> impl Strategy<Value = (Store, u32)> {
     prop_oneof![
         any::<u32>().prop_map(|ssd_weight| (Store::Memory, ssd_weight)),
@@ -93,7 +93,7 @@ proptest! {
         prop_assert_eq!(found.blocks().count(), blocks.len());
     }
 
-    /// Every length but the right one is refused, whatever the count says.
+    /// Only the right length is accepted, for any count of blocks.
     #[test]
     fn a_message_of_another_length_is_none(n in 1..=MAX_BLOCKS, count: u32, len in 0..=MAX_MESSAGE) {
         let mut buffer = vec![0; MAX_MESSAGE];
@@ -177,7 +177,7 @@ proptest! {
             let first = read.answer(0).unwrap();
             prop_assert_eq!((first.accepted, first.verdicts.of(Verdict::Mismatch)), (1 << 3, 1));
         }
-        // Its first page is enough for all but the pools.
+        // Its first page has everything but the pools.
         let page = Area::new(&area[..PAGE]).unwrap();
         prop_assert_eq!((page.header(), page.pools().count()), (header, 0));
     }
@@ -259,7 +259,7 @@ fn names_are_what_a_table_can_show() {
     }
 }
 
-/// What a command does not use is 0: another version may give it a meaning.
+/// Fields that a command does not use are 0: another version may give them a meaning.
 #[test]
 fn what_a_command_does_not_use_is_zero() {
     let at = Serial::new("vda").unwrap();
@@ -281,7 +281,7 @@ fn what_a_command_does_not_use_is_zero() {
         (weight, 69, Some(Fault::Reserved)),
         (weight, 72, Some(Fault::Reserved)),
         (weight, 135, Some(Fault::Reserved)),
-        // The rest of the page is nobody's.
+        // The rest of the page is not used.
         (weight, 200, None),
         (migrate(MAX_MIGRATE), 32, None),
         (migrate(MAX_MIGRATE), 73, Some(Fault::TooLong)),
@@ -302,7 +302,7 @@ fn what_a_command_does_not_use_is_zero() {
     }
 }
 
-/// Only what says something of both stores needs a host of version 2; elsewhere that field is not read.
+/// Only commands about both stores need a host of version 2; the field is not read elsewhere.
 #[test]
 fn a_message_has_the_lowest_version_that_says_it() {
     let create = |ssd_weight| Command::Create {
