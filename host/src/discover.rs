@@ -17,7 +17,7 @@ use crate::socket::Socket;
 const MAX_COMMAND_LINE: u64 = 1 << 20;
 /// The longest name of a VM, bytes. Longer ones are cut.
 const MAX_NAME: usize = 255;
-/// The memory of a VM whose command line names none (QEMU's default).
+/// The default memory of a VM (QEMU's), bytes.
 const DEFAULT_RAM: u64 = 128 << 20;
 
 /// Identifies a process beyond its life: a reused PID has another start.

@@ -67,7 +67,7 @@ pub enum MonitorError {
         monitor: String,
         /// What was expected.
         expected: &'static str,
-        /// The beginning of what was found.
+        /// The beginning of the answer.
         found: String,
     },
     /// The VM has no balloon: it never had one, or it was unplugged.

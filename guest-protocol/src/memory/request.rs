@@ -13,7 +13,7 @@ pub enum Request {
         /// The answer repeats it.
         id: u64,
     },
-    /// Give memory back: clean cache that is not worth having, never what is in use.
+    /// Give memory back: clean cache that is not worth having, never memory in use.
     Reclaim {
         /// The answer repeats it.
         id: u64,

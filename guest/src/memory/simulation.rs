@@ -23,7 +23,7 @@ struct Simulated {
     inactive: u64,
     active: u64,
     mapped: u64,
-    /// Of the inactive pages, so many are read again after they were taken.
+    /// This many inactive pages are read again after they were taken.
     used: u64,
     protected: u64,
     steps: u64,
@@ -261,7 +261,7 @@ fn a_state_is_at_most_a_second_old_and_no_fresher() {
         .map(|(at, state)| (at.saturating_sub(STATE_AGE), state));
     answers.state = aged;
     assert_eq!(state(&mut answers, 3).file, MIB);
-    // What was taken is told at once.
+    // Taken memory is reported at once.
     reclaim(&mut answers, MIB, 100);
     assert!(answers.state.is_none());
 }

@@ -70,7 +70,7 @@ fn list(count: usize, name: &str, weight: u64, file: u64) -> String {
     format!(r#"{{"id":ID,"tenants":{{"list":[{list}],"more":0}}}}"#)
 }
 
-/// An agent that is installed, or a guest that was paused: what was asked meanwhile is answered at once.
+/// An agent was just installed, or a guest was paused: it answers all earlier requests at once.
 #[test]
 fn an_agent_that_starts_late_is_no_flood() {
     let mut guest = Guest::new();

@@ -6,7 +6,7 @@ use super::*;
 const MIB: u64 = 1 << 20;
 const HEADROOM: u64 = 200 * MIB;
 
-/// A VM of 1 GiB that holds so much, of which so much is in use and so much is cache worth having.
+/// A VM of 1 GiB that holds `resident` MiB, of which `in_use` are in use and `worth` are cache worth having.
 fn vm(id: VmId, resident: u64, in_use: u64, worth: u64) -> Vm {
     Vm {
         id,
@@ -49,7 +49,7 @@ fn decide(law: &mut Law, now: u64, available: u64, vms: &[Vm]) -> Plan {
     law.decide(now, host, vms)
 }
 
-/// What VMs may hold together is divided, however much more they hold.
+/// The memory that VMs may hold together is divided, however much more they hold.
 #[test]
 fn what_is_held_beyond_the_bound_is_not_divided() {
     let vms = [vm(1, 900, 50, 0), vm(2, 900, 50, 0)];
@@ -65,7 +65,7 @@ fn what_is_held_beyond_the_bound_is_not_divided() {
     }
 }
 
-/// Who is asked for how many MiB, and why.
+/// The VMs that are asked, for how many MiB, and why.
 fn asked(plan: &Plan) -> Vec<(VmId, u64, Why)> {
     let decisions = plan.decisions.iter();
     let asked = decisions.filter_map(|decision| match decision.order {
@@ -84,7 +84,7 @@ fn nobody_is_asked_while_the_host_has_memory() {
 
 #[test]
 fn what_is_not_worth_having_goes_first_of_who_has_the_most() {
-    // The first holds the most, all of it worth having; the second holds what is not.
+    // The first holds the most, all of it worth having; the second holds cache that is not worth having.
     let vms = [
         vm(1, 700, 100, 600),
         vm(2, 600, 100, 0),
@@ -94,7 +94,7 @@ fn what_is_not_worth_having_goes_first_of_who_has_the_most() {
     assert_eq!(asked(&plan), [(2, 20, Why::Idle)]);
 }
 
-/// Only what the host lacks beyond a quarter of its headroom; everything once it is urgent.
+/// Only a shortage beyond a quarter of the headroom; all of it once it is urgent.
 #[test]
 fn a_part_of_the_headroom_is_lent_to_cache_worth_having() {
     for (available, expected) in [(199, 0), (150, 0), (140, 10), (110, 40), (60, 128)] {
@@ -113,7 +113,7 @@ fn steps_are_bounded_and_one_at_a_time() {
     assert_eq!(asked(&decide(&mut law, 0, 110, &vms)), [(1, 64, Why::Idle)]);
     assert_eq!(asked(&decide(&mut law, 250, 110, &vms)), []);
     law.answered(500, 1, 64 * MIB);
-    // What it gave and has not come counts as come.
+    // Given memory counts before it arrives.
     assert_eq!(
         asked(&decide(&mut law, 500, 110, &vms)),
         [(1, 26, Why::Idle)]
@@ -150,7 +150,7 @@ fn an_agent_that_does_not_give_is_not_asked_again_and_its_balloon_is_the_last_re
     }
 }
 
-/// It says that it gave, and the host sees nothing: while there is enough that may be on its way, then its balloon takes it.
+/// The agent says that it gave, and the host sees nothing. While enough may be on its way it waits, then the balloon takes it.
 #[test]
 fn what_is_only_said_to_be_given_does_not_count_once_little_is_left() {
     for (available, believed) in [(60, true), (50, true), (49, false)] {
@@ -171,7 +171,7 @@ fn what_is_only_said_to_be_given_does_not_count_once_little_is_left() {
     }
 }
 
-/// Its balloon is left as it is while the host lacks a quarter of its headroom at most.
+/// The balloon is left as it is while the host lacks a quarter of its headroom at most.
 #[test]
 fn a_guest_that_answers_is_not_squeezed_for_a_little_headroom() {
     for (available, expected) in [(150, false), (149, true)] {
@@ -325,7 +325,7 @@ fn who_has_refused_is_asked_again_after_a_second_however_urgent_it_is() {
     assert_eq!(times, [0, 1000, 2000]);
 }
 
-/// In hugepages it holds nothing of what is divided; locked, or with a device, nothing of it can be had.
+/// Memory in hugepages is not in the divided memory. Locked memory, or memory of a device, cannot be taken.
 #[test]
 fn what_is_pinned_is_not_asked_for_and_takes_no_more_than_it_is() {
     for (held, available) in [(0, 150), (0, 10), (900, 150), (900, 10)] {
@@ -342,7 +342,7 @@ fn what_is_pinned_is_not_asked_for_and_takes_no_more_than_it_is() {
     }
 }
 
-/// The kernel would swap it at its cgroup's limit: what it cannot hold is for others.
+/// The kernel would swap it at its cgroup's limit: memory beyond that is for others.
 #[test]
 fn who_is_limited_has_no_share_beyond_that() {
     let limited = Vm {

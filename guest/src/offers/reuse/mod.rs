@@ -68,7 +68,7 @@ impl Figures {
         }
     }
 
-    /// Puts whose outcome is known.
+    /// Puts with a known outcome.
     const fn outcomes(&self) -> u64 {
         self.hits.saturating_add(self.lost)
     }
