@@ -320,7 +320,7 @@ impl Daemon {
                 let left: Vec<Process> = self.vms.iter().filter_map(left).collect();
                 self.leave(&left);
                 if config.metrics != self.options.config.metrics {
-                    tracing::warn!("a restart changes the address of the metrics");
+                    tracing::warn!("metrics keep their address until a restart");
                 }
                 self.options.config = config;
                 self.discovered = None;
