@@ -130,7 +130,7 @@ pub(crate) fn save(
     })?;
     if head.len() > MAX_HEAD {
         return Err(invalid(
-            "the connections, and what is served, take over 16 MiB to describe",
+            "the connections and the configuration take over 16 MiB to describe",
         ));
     }
     let mut content = head.clone();

@@ -1,4 +1,4 @@
-//! What of a configuration is hardly meant, or does not work yet: `--check-config` warns of it.
+//! Warnings of `--check-config` about values that are probably mistakes or have no effect yet.
 
 use super::config::{Config, Size};
 use crate::block::BLOCK_BYTES;
@@ -8,10 +8,10 @@ use justitia_common::regular_file::directory_of;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// A memory store of fewer bytes holds next to nothing.
+/// A smaller memory store is practically useless, bytes.
 const LEAST_MEMORY: u64 = 256 * BLOCK_BYTES;
 
-/// What is hardly meant, in words.
+/// The warnings, in words.
 #[must_use]
 pub fn advice(config: &Config) -> Vec<String> {
     let mut found: Vec<String> = memory(config).into_iter().collect();

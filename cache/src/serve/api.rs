@@ -1,4 +1,4 @@
-//! What is asked of a running daemon over its control socket, and what it answers.
+//! Requests to a running daemon over its control socket, and its responses.
 
 use super::config::Size;
 use crate::cache::CacheStats;
@@ -19,15 +19,15 @@ pub type Table = serde_json::Map<String, serde_json::Value>;
 pub enum ControlRequest {
     /// The statistics.
     Stats,
-    /// The disks that are served, or should be, and where.
+    /// The configured disks, served or not, and their addresses.
     List,
-    /// Which blocks of a disk are in memory: of a sample. `justitia host duplicates` asks.
+    /// Which blocks of a disk are in memory, for a sample of its blocks. `justitia host duplicates` sends it.
     SampleDisk {
         /// Its name.
         disk: String,
         /// Chooses the sample.
         seed: u64,
-        /// One block in two to the power of this, or fewer if there are too many.
+        /// One block in 2^shift, or fewer if there are too many.
         shift: u8,
     },
     /// Change a VM.
@@ -39,7 +39,7 @@ pub enum ControlRequest {
         /// Its new eviction policy.
         policy: Option<Policy>,
     },
-    /// Cache nothing of a VM any more: its pools and their blocks are removed, and its disks served uncached.
+    /// Stop caching a VM: remove its pools and their blocks, and serve its disks uncached.
     UncacheVm {
         /// Its name.
         vm: String,
@@ -50,22 +50,22 @@ pub enum ControlRequest {
         vm: String,
         /// The pool's name.
         pool: String,
-        /// Its new weight: in `store`, or without that in the one store that it uses.
+        /// Its new weight: in `store`, or if that is missing, in the one store that it uses.
         #[serde(default)]
         weight: Option<u64>,
         /// The one store that it uses from now on.
         #[serde(default)]
         store: Option<StoreKind>,
-        /// Its new weight in memory; 0 to use memory no more. Not with `weight` and `store`.
+        /// Its new weight in memory; 0 to stop using memory. Not with `weight` and `store`.
         #[serde(default)]
         memory_weight: Option<u64>,
-        /// Its new weight on the SSD; 0 to use the SSD no more. Not with `weight` and `store`.
+        /// Its new weight on the SSD; 0 to stop using the SSD. Not with `weight` and `store`.
         #[serde(default)]
         ssd_weight: Option<u64>,
         /// Its container's tag in requests over vhost-user, 1 to 1023, instead of the one it had.
         #[serde(default)]
         tag: Option<u16>,
-        /// There is none of that name yet: make it.
+        /// Make a new pool of that name.
         #[serde(default)]
         create: bool,
     },
@@ -76,7 +76,7 @@ pub enum ControlRequest {
         /// The pool's name.
         pool: String,
     },
-    /// Make what the cache holds of a disk, or of a range of it, a pool's of the same VM (MIGRATE_OBJECT).
+    /// Move the cached blocks of a disk, or of a range of it, to another pool of the same VM (MIGRATE_OBJECT).
     MigrateDisk {
         /// Its name.
         disk: String,
@@ -85,20 +85,20 @@ pub enum ControlRequest {
         /// Where the range begins, bytes.
         #[serde(default)]
         offset: Size,
-        /// Bytes of the range; to the end of the disk without.
+        /// Bytes of the range; `None`: to the end of the disk.
         length: Option<Size>,
     },
-    /// Cache nothing of a disk any more: its blocks are removed, and it is served uncached.
+    /// Stop caching a disk: remove its blocks, and serve it uncached.
     UncacheDisk {
         /// Its name.
         disk: String,
     },
-    /// Take over the size that a disk's image has now, and tell front ends over vhost-user.
+    /// Take over the current size of a disk's image, and tell front ends over vhost-user.
     RescanDisk {
         /// Its name.
         disk: String,
     },
-    /// Make the image of a disk larger, and tell front ends over vhost-user. Of a block device, take over its size.
+    /// Grow the image of a disk, and tell front ends over vhost-user. For a block device, take over its size.
     GrowDisk {
         /// Its name.
         disk: String,
@@ -110,7 +110,7 @@ pub enum ControlRequest {
         /// The keys of its `[[vm]]` in the configuration.
         vm: Table,
     },
-    /// Serve a VM and its disks no more.
+    /// Stop serving a VM and its disks.
     RemoveVm {
         /// Its name.
         vm: String,
@@ -122,7 +122,7 @@ pub enum ControlRequest {
         /// The keys of its `[[vm.disk]]` in the configuration.
         disk: Table,
     },
-    /// Serve a disk no more.
+    /// Stop serving a disk.
     RemoveDisk {
         /// Its name.
         disk: String,
@@ -134,13 +134,13 @@ pub enum ControlRequest {
         /// Its new size.
         size: Size,
     },
-    /// Put another SSD store in the place of the one that there is, if there is one; its blocks are dropped.
+    /// Replace or add the SSD store. The blocks of the old one are dropped.
     ReplaceSsd {
         /// A file or a block device.
         path: PathBuf,
         /// Bytes of it to use.
         size: Size,
-        /// What is there may be lost. Otherwise only what is empty, or an SSD store of Justitia's, is taken.
+        /// Overwrite any contents. Otherwise only an empty place or a Justitia SSD store is accepted.
         #[serde(default)]
         overwrite: bool,
     },
@@ -170,14 +170,14 @@ pub struct Stats {
     pub unserved: Vec<UnservedDisk>,
     /// The ports of VMs that may put.
     pub ports: Vec<PortStats>,
-    /// Those of the pools that guests have made.
+    /// The pools that guests have made.
     #[serde(skip)]
     pub pools_of_guests: BTreeSet<PoolId>,
     /// NBD clients at this moment.
     pub clients: usize,
     /// Front ends over vhost-user at this moment.
     pub vhost_front_ends: usize,
-    /// Why io_uring is not supported here, if it is not: worker threads read and write disks then.
+    /// Why io_uring is not supported here; worker threads read and write disks then. `None` if it is supported.
     pub io_uring_unsupported: Option<&'static str>,
 }
 

@@ -14,7 +14,7 @@ use justitia_share::Weight;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Gives a pool other weights or another tag, or makes one, as a [`ControlRequest::SetPool`] asks.
+/// Changes a pool's weights or tag, or makes a pool, as [`ControlRequest::SetPool`] asks.
 pub(super) fn change_pool(
     cache: &Cache,
     vms: &Ranked<VmRegistry, VMS>,
@@ -34,7 +34,7 @@ pub(super) fn change_pool(
     let tag = tag.map(container_tag).transpose()?;
     let vms = vms.lock();
     let vm = vms.vm(vm)?;
-    // Locked to the end: the guest changes weights, too.
+    // Held to the end, since the guest changes weights, too.
     let mut pools = vm.pools.lock();
     let id = if *create {
         if pools.get(pool).is_some() {
@@ -64,7 +64,7 @@ pub(super) fn change_pool(
     Ok(())
 }
 
-/// What is to change of the weights of a pool.
+/// A change of a pool's weights.
 #[derive(Clone, Copy)]
 enum Weights {
     /// ⟨T, W⟩.
@@ -110,7 +110,7 @@ impl Weights {
         Ok(Self::Each([of(*memory_weight)?, of(*ssd_weight)?]))
     }
 
-    /// The weights of a pool that has `old`; `vm` and `pool` are its names.
+    /// The new weights of a pool that has the weights `old`. `vm` and `pool` name it in errors.
     fn applied_to(self, old: PoolSpec, vm: &str, pool: &str) -> Result<PoolSpec, ServeError> {
         match self {
             Self::One {
@@ -140,9 +140,9 @@ impl Weights {
     }
 }
 
-// What another configuration says of a VM that is served.
+// Applies a new configuration to a VM that is served.
 
-/// Gives a VM the weight, the policy and the pools of another configuration. One that is not cached has none.
+/// Gives a VM the weight, policy and pools of another configuration. Does nothing for an uncached VM.
 pub(super) fn configure(
     cache: &Cache,
     vms: &Ranked<VmRegistry, VMS>,
@@ -159,7 +159,7 @@ pub(super) fn configure(
         set_vm(cache, vm, weight, policy)?;
         let new = next.pools.iter().filter(|pool| !now.pools.contains(pool));
         configure_pools(cache, vm, new)?;
-        // The pool that every VM has only becomes what it is unless configured.
+        // Every VM has a default pool, so one that is no longer configured gets its default values.
         let default = PoolConfig::default();
         let is_gone = |pool: &&PoolConfig| next.pools.iter().all(|next| next.name != pool.name);
         let gone = now.pools.iter().filter(is_gone);
@@ -171,7 +171,7 @@ pub(super) fn configure(
         .try_for_each(|pool| destroy_pool(cache, vms, &next.name, &pool.name))
 }
 
-/// Makes pools, or gives those that there are their weights and tags.
+/// Makes missing pools, and sets the weights and tags of existing ones.
 pub(super) fn configure_pools<'a>(
     cache: &Cache,
     vm: &Vm,
@@ -216,7 +216,7 @@ pub(super) fn set_vm(
     Ok(())
 }
 
-/// Its blocks are dropped without the lock: that may take long.
+/// Drops the blocks without the lock: it may take long.
 pub(super) fn uncache_vm(
     cache: &Cache,
     vms: &Ranked<VmRegistry, VMS>,
@@ -226,7 +226,7 @@ pub(super) fn uncache_vm(
     Ok(cache.remove_vm(id)?)
 }
 
-/// Gives a pool this tag instead of the one it had, if there is one; a pool that had it loses it.
+/// Sets a pool's tag. Without a tag, the pool keeps its old one. Another pool with this tag loses it.
 fn set_tag(vm: &Vm, pool: PoolId, tag: Option<ContainerTag>) {
     if let Some(tag) = tag {
         vm.tags.remove(pool);
@@ -234,7 +234,7 @@ fn set_tag(vm: &Vm, pool: PoolId, tag: Option<ContainerTag>) {
     }
 }
 
-/// The pool is emptied without the locks, for which the VM's puts and all other changes wait: that may take long.
+/// Empties the pool without the locks, since that may take long. The VM's puts and all other changes wait for them.
 pub(super) fn destroy_pool(
     cache: &Cache,
     vms: &Ranked<VmRegistry, VMS>,
@@ -258,7 +258,7 @@ pub(super) fn destroy_pool(
     Ok(())
 }
 
-/// Returns how many blocks were moved: without the lock, as those of the SSD are read.
+/// Returns how many blocks were moved. It holds no lock, since it reads blocks of the SSD.
 pub(super) fn migrate_disk(
     cache: &Cache,
     vms: &Ranked<VmRegistry, VMS>,
@@ -275,7 +275,7 @@ pub(super) fn migrate_disk(
         (id, named(&vm.pools.lock(), &vm.name, pool)?.id)
     };
     let end = length.map_or(u64::MAX, |l| offset.0.saturating_add(l.0));
-    // Whole blocks of the range: a block that begins before it stays.
+    // Only whole blocks: one that begins before the range stays.
     let blocks = offset.0.div_ceil(BLOCK_BYTES)..end / BLOCK_BYTES;
     Ok(cache.migrate(id, blocks, to)?)
 }
@@ -297,7 +297,7 @@ pub(super) fn cached_disk(cache: &Cache, name: &str) -> Result<(DiskId, VmId), S
 #[derive(Default)]
 pub(super) struct VmRegistry {
     vms: BTreeMap<String, Arc<Vm>>,
-    /// Names of those that are served uncached by now.
+    /// Names of VMs that became uncached.
     uncached: BTreeSet<String>,
 }
 
@@ -306,12 +306,12 @@ impl VmRegistry {
         self.vms.insert(vm.name.clone(), vm);
     }
 
-    /// Is or was there a VM of that name?
+    /// Is a VM of that name served, cached or uncached?
     pub(super) fn knows(&self, name: &str) -> bool {
         self.vms.contains_key(name) || self.uncached.contains(name)
     }
 
-    /// Forgets a VM whose disks go on being served, uncached. Returns what the cache knows it by.
+    /// Forgets a VM whose disks stay served, uncached. Returns its id in the cache.
     fn uncache(&mut self, name: &str) -> Result<VmId, ServeError> {
         let id = self.vm(name)?.id;
         self.vms.remove(name);
@@ -319,7 +319,7 @@ impl VmRegistry {
         Ok(id)
     }
 
-    /// Forgets a VM. Returns what the cache knows it by; `None` when it does not.
+    /// Forgets a VM. Returns its id in the cache; `None` for an uncached VM.
     pub(super) fn remove(&mut self, name: &str) -> Option<VmId> {
         self.uncached.remove(name);
         self.vms.remove(name).map(|vm| vm.id)
@@ -354,7 +354,7 @@ impl VmRegistry {
     }
 }
 
-/// A pool of the VM that `vm` is the name of.
+/// The pool `pool` of the VM `vm`.
 pub(super) fn named(pools: &VmPools, vm: &str, pool: &str) -> Result<PoolHandle, ServeError> {
     pools.get(pool).cloned().ok_or_else(|| {
         let known = pools.iter().map(|(_, of)| of.pool.name.as_str());

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 // The control socket: one JSON object a line, each answered by one line. Only this user and root may connect.
 
-/// Clients at a time.
+/// Maximum number of concurrent clients.
 const MAX_CLIENTS: usize = 32;
 
 /// The longest request, bytes.
@@ -30,7 +30,7 @@ const MAX_LINE: u64 = 64 << 10;
 pub(in crate::serve) struct ControlServer {
     socket: OwnedFd,
     waker: Waker,
-    /// Removed at the end; `None` of a socket that somebody else has made.
+    /// Removed at the end; `None` for a socket that systemd has made.
     path: Option<PathBuf>,
     closing: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<()>,
@@ -40,7 +40,7 @@ impl ControlServer {
     /// Listens on `path`, for this user and root alone.
     ///
     /// # Errors
-    /// When the socket, its directory or the thread cannot be had.
+    /// When the socket, its directory or the thread cannot be made.
     pub(in crate::serve) fn start(path: &Path, daemon: Arc<Daemon>) -> Result<Self, ServeError> {
         let io = |what| move |e: io::Error| ServeError::Refused(format!("{what}: {e}"));
         make_directory_of(path).map_err(io("cannot make the control socket's directory"))?;
@@ -69,7 +69,7 @@ impl ControlServer {
         })
     }
 
-    /// Ends the thread that accepts. Returns the socket, and its path if this daemon has made it.
+    /// Stops the accepting thread. Returns the socket, and its path if this daemon has made it.
     pub(in crate::serve) fn stop_keeping(self) -> (OwnedFd, Option<PathBuf>) {
         self.closing.store(true, Ordering::SeqCst);
         self.waker.wake();
@@ -119,7 +119,7 @@ fn serve(stream: UnixStream, daemon: &Daemon) -> io::Result<()> {
             "the client is neither root nor this user",
         ));
     }
-    // A client that stops in the middle must not hold a thread for ever.
+    // A client that stops in the middle must not hold a thread forever.
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     stream.set_write_timeout(Some(Duration::from_secs(60)))?;
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -157,10 +157,10 @@ fn respond(line: &[u8], daemon: &Daemon) -> ControlResponse {
 /// The longest response that is taken, bytes.
 const MAX_RESPONSE: u64 = 64 << 20;
 
-/// Why a request was not answered, or refused.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// No server answers there.
+    /// No server answers on the socket.
     #[error(
         "cannot connect to {path}: {source}: is `justitia cache serve` running, with this control socket?"
     )]
@@ -175,8 +175,8 @@ pub enum ControlError {
     Refused(String),
 }
 
-/// Where the control socket is unless it is configured: `/run/justitia/cache.sock` for root,
-/// `$XDG_RUNTIME_DIR/justitia-cache.sock` for others, `/tmp/justitia-UID/cache.sock` where that is not set.
+/// The default path of the control socket: `/run/justitia/cache.sock` for root, `$XDG_RUNTIME_DIR/justitia-cache.sock` for
+/// others, `/tmp/justitia-UID/cache.sock` where that is not set.
 #[must_use]
 pub fn default_control_path() -> PathBuf {
     let user = rustix::process::geteuid();
@@ -190,7 +190,7 @@ pub fn default_control_path() -> PathBuf {
     std::env::temp_dir().join(dir).join("cache.sock")
 }
 
-/// Makes the directory of a socket, if there is none, for this user alone.
+/// Makes the directory of a socket if it is missing, for this user alone.
 ///
 /// # Errors
 /// When it cannot be made.

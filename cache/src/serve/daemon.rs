@@ -1,4 +1,4 @@
-//! What a running daemon serves.
+//! The state of a running daemon.
 
 use super::api::{ControlRequest, Stats, UnservedDisk};
 use super::change;
@@ -32,7 +32,7 @@ pub(super) struct Daemon {
     pub(super) cache: Arc<Cache>,
     /// Serves all disks.
     pub(super) all: Server,
-    /// Those of VMs that have sockets of their own, by the VM's name.
+    /// Servers of VMs with sockets of their own, by the VM's name.
     pub(super) of_vms: Mutex<BTreeMap<String, Server>>,
     pub(super) vhost_servers: Mutex<Vec<VhostServer>>,
     pub(super) volumes: Mutex<Vec<Arc<Volume>>>,
@@ -42,7 +42,7 @@ pub(super) struct Daemon {
     pub(super) vms: Ranked<VmRegistry, VMS>,
     /// Disks that are configured and cannot be served, and why.
     pub(super) unserved: Mutex<BTreeMap<String, String>>,
-    /// What is served, or should be. Locked from the beginning of a change of it to its end: there is one at a time.
+    /// The configuration to serve. A change holds this lock from its beginning to its end, so there is one at a time.
     pub(super) served: Mutex<Served>,
 }
 
@@ -62,19 +62,19 @@ impl Daemon {
         }
     }
 
-    /// Puts another SSD store in the place of the one that there is, if its path is nothing else's.
+    /// Replaces the SSD store, if the new path has no other use.
     pub(super) fn replace_ssd(&self, ssd: SsdConfig) -> Result<(), ServeError> {
         let mut served = self.served.lock();
         let mut paths = PathUse::of(&served.config);
         paths.retain(|of| !of.is_ssd());
         paths.push(PathUse::ssd(&ssd.path));
         check_uses(&paths)?;
-        // Before the one that there is goes.
+        // Check before the old one is removed.
         check_place(&ssd.path, Foreign::of(&ssd)).map_err(|source| CacheError::Ssd {
             path: ssd.path.clone(),
             source,
         })?;
-        // One that cannot be opened is tried again with its next size.
+        // A store that failed to open is tried again at the next resize.
         let done = self.cache.set_ssd(Some(ssd));
         served.config.cache = self.cache.config();
         Ok(done?)
@@ -87,7 +87,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Lets go of everything that is served.
+    /// Drops all volumes, ports and images.
     pub(super) fn let_go(&self) {
         self.all.forget();
         self.of_vms.lock().clear();
@@ -97,7 +97,7 @@ impl Daemon {
         self.volumes.lock().clear();
     }
 
-    /// Goes on with the NBD clients that the last daemon has left.
+    /// Resumes the NBD clients that the last daemon has left.
     pub(super) fn go_on(&self) {
         let of_vms = self.of_vms.lock();
         of_vms.values().chain([&self.all]).for_each(Server::go_on);
@@ -111,9 +111,8 @@ impl Daemon {
         }
     }
 
-    /// Closes all servers. Requests that are in flight have until `answered` to be finished; clients that have not taken
-    /// their replies then are disconnected, and have until `left` to leave. With `leaving` those are left to the next daemon
-    /// that have taken them.
+    /// Closes all servers. Requests in flight have until `answered` to be finished. Clients that have not taken their replies
+    /// then are disconnected, and have until `left` to leave. With `leaving`, the other clients are left to the next daemon.
     pub(super) fn close_servers(&self, leaving: bool, answered: Instant, left: Instant) -> Closed {
         let vhost = self.vhost_servers.lock();
         let of_vms = self.of_vms.lock();
@@ -138,16 +137,16 @@ impl Daemon {
     }
 }
 
-/// What closed servers leave.
+/// Sockets and connections of closed servers.
 pub(super) struct Closed {
-    /// The sockets of NBD that were listened on, with the paths of those that this daemon has made.
+    /// The listening NBD sockets, with the paths of those that this daemon has made.
     pub(super) sockets: Vec<(Arc<OwnedFd>, Option<PathBuf>)>,
-    /// Clients that the next daemon may go on with; `None` where it is not about to be executed.
+    /// Clients that the next daemon can resume; `None` unless it is about to be executed.
     pub(super) connections: Option<Vec<LeftConnection>>,
 }
 
 impl Closed {
-    /// The paths of the sockets that this daemon has made, which are closed.
+    /// The paths of the sockets that this daemon has made. Closes the sockets.
     pub(super) fn made(&mut self) -> impl Iterator<Item = PathBuf> {
         self.sockets.drain(..).filter_map(|(_, path)| path)
     }
@@ -156,7 +155,7 @@ impl Closed {
 impl Daemon {
     /// The statistics.
     pub(super) fn stats(&self) -> Stats {
-        // Each lock is released before the next is taken: others take them in other orders.
+        // Release each lock before taking the next: others take them in other orders.
         let exports = self.volumes.lock().iter().map(|v| v.stats()).collect();
         let unserved = self.unserved.lock().iter().map(UnservedDisk::new).collect();
         let ports = self.ports.lock().iter().map(|port| port.stats()).collect();
@@ -181,7 +180,7 @@ impl Daemon {
         }
     }
 
-    /// Does what a request asks for. Returns what there is to answer.
+    /// Executes a request. Returns its response.
     pub(super) fn answer(&self, request: &ControlRequest) -> Result<Value, ServeError> {
         let (cache, vms) = (&self.cache, &self.vms);
         match request {
@@ -215,11 +214,11 @@ impl Daemon {
             ControlRequest::DestroyPool { vm, pool } => {
                 change::destroy_pool(cache, vms, vm, pool)?;
             }
-            // Its blocks are dropped without a lock: that may take long.
+            // Drops the blocks without a lock: it may take long.
             ControlRequest::UncacheDisk { disk } => {
                 cache.remove_disk(change::cached_disk(cache, disk)?.0)?;
             }
-            // Shrinking evicts, which may take a while; names do not change by it.
+            // Shrinking evicts, which may take long. It needs no lock, since no names change.
             ControlRequest::SetStore { store, size } => cache.resize(*store, size.0)?,
             ControlRequest::RemoveSsd => self.remove_ssd()?,
             ControlRequest::ReplaceSsd {

@@ -1,4 +1,4 @@
-//! VMs and disks, added at the start, by a reload and by requests.
+//! Adds VMs and disks: at the start, by a reload and by requests.
 
 use super::advice::sockets;
 use super::change;
@@ -19,13 +19,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-/// What was added of a VM, and is not listened for yet.
+/// Parts of a VM that were added and have no listening sockets yet.
 #[derive(Default)]
 pub(super) struct Added {
     vm: String,
     /// The VM's own socket, if the VM is new.
     socket: Option<PathBuf>,
-    /// With their vhost sockets.
+    /// Added disks and ports, with their vhost sockets.
     exports: Vec<(Arc<Export>, Option<PathBuf>)>,
     /// Disks that cannot be served.
     pub(super) failed: Vec<Failed>,
@@ -38,11 +38,11 @@ pub(super) struct Failed {
 }
 
 impl Daemon {
-    /// Adds a VM with its pools and disks; of one that is known, the disks that are not served yet. Disks that cannot be
-    /// had are left out.
+    /// Adds a VM with its pools and disks. If the VM is known, adds only the disks that are not served yet. Disks that fail are
+    /// left out.
     ///
     /// # Errors
-    /// When the VM cannot be had; nothing is changed then.
+    /// When the VM cannot be added; nothing is changed then.
     pub(super) fn add_vm(&self, config: &VmConfig) -> Result<Added, ServeError> {
         let mut added = Added {
             vm: config.name.clone(),
@@ -90,7 +90,7 @@ impl Daemon {
         Ok(added)
     }
 
-    /// Opens the images of a VM's disks that are not served yet. Without the locks: they may lie on storage that hangs.
+    /// Opens the images of a VM's disks that are not served yet. It holds no locks, since an image's storage may hang.
     fn open_new<'a>(
         &self,
         config: &'a VmConfig,
@@ -114,10 +114,10 @@ impl Daemon {
         opened
     }
 
-    /// Serves what was added. Returns the disks that are served now, and those that cannot be, for want of a socket.
+    /// Listens for added disks. Returns the disks that are served now, and those whose sockets failed.
     ///
     /// # Errors
-    /// When the VM cannot have its own socket.
+    /// When the VM's own socket fails.
     pub(super) fn listen(
         &self,
         added: Added,
@@ -145,7 +145,7 @@ impl Daemon {
             self.all.add(export);
         }
         if let (Some(own), Some(socket)) = (own, &added.socket) {
-            // Once its disks can be found there.
+            // Listen only after the server has all its disks.
             own.listen_unix_as(socket, access)?;
             of_vms.insert(added.vm, own);
         }
@@ -177,7 +177,7 @@ impl Daemon {
             .cache
             .add_vm(&config.name, config.weight, config.policy)?;
         self.fill_vm(id, config).inspect_err(|_| {
-            // As if it had never been.
+            // Undo the registration.
             let _ = self.cache.remove_vm(id);
         })
     }
@@ -257,7 +257,7 @@ fn open_image(disk: &DiskConfig) -> Result<Arc<RawImage>, OpenError> {
 const SECTOR: u64 = 512;
 
 impl Daemon {
-    /// Takes over the size that a disk's image has now.
+    /// Takes over the current size of a disk's image.
     pub(super) fn rescan(&self, disk: &str) -> Result<(), ServeError> {
         let volume = self.volume(disk)?;
         let before = volume.size();
@@ -271,10 +271,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Makes a disk's image larger: a file with a hole at its end, which is on stable storage before this returns; of a block
-    /// device the size that it has now is taken over. A size that it has already is no error: the request may come again.
+    /// Grows a disk's image. A file gets a hole at its end, which is on stable storage before this returns. A block device must
+    /// already have the size, which is taken over. The current size is no error, so that a request can be repeated.
     pub(super) fn grow(&self, disk: &str, size: u64) -> Result<(), ServeError> {
-        // Not while it is removed.
+        // Excludes a concurrent removal.
         let _served = self.served.lock();
         let volume = self.volume(disk)?;
         let before = volume.size();
@@ -298,14 +298,14 @@ impl Daemon {
         Ok(())
     }
 
-    /// A range of a disk that blocks are moved of begins in the disk, and does not end behind it.
+    /// Checks that a range of a migration begins inside the disk and does not end behind it.
     pub(super) fn check_range(
         &self,
         disk: &str,
         begin: u64,
         length: Option<u64>,
     ) -> Result<(), ServeError> {
-        // One that is not served is told elsewhere, with those that are cached.
+        // A caller reports unserved disks, with the names of the cached ones.
         let Ok(volume) = self.volume(disk) else {
             return Ok(());
         };
@@ -345,9 +345,9 @@ impl Daemon {
     }
 }
 
-// What `--check-config` finds out about this machine, before anything is started or changed.
+// Checks of `--check-config` on this machine, before anything is started or changed.
 
-/// What of a configuration could not be served, here and now, in words; nothing is changed.
+/// The parts of a configuration that cannot be served here and now, in words. Changes nothing.
 #[must_use]
 pub fn preflight(config: &Config) -> Vec<String> {
     let mut found = collisions(&PathUse::of(config));

@@ -30,7 +30,7 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// There is no `what` of the name `found`, but of these.
+    /// No `what` is named `found`; the error lists the known names.
     pub(super) fn unknown<'a>(
         what: &str,
         found: &str,

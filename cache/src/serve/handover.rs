@@ -1,7 +1,7 @@
-//! What a daemon leaves for the next one, and what it takes of it.
+//! State that a daemon hands over to the next one, and how the next one uses it.
 //!
-//! Descriptors go through systemd's file-descriptor store, or over an exec: the memory of the memory store, a memfd that says
-//! which blocks it holds, the locked images, the sockets. Blocks are used again only if their images are what they were
+//! Descriptors go through systemd's file-descriptor store, or over an exec: the memory of the memory store, a memfd that lists
+//! its blocks, the locked images, the sockets. The next daemon uses blocks only if their images are unchanged
 //! ([`crate::warm`]).
 
 use super::daemon::{Closed, Daemon};
@@ -29,16 +29,15 @@ const MEMORY: &str = "justitia-cache-memory";
 const INDEX: &str = "justitia-cache-index";
 const IMAGE: &str = "justitia-cache-image";
 const SOCKET: &str = "justitia-cache-socket";
-/// What says which connections there are, and a descriptor of one of them: these only go over an exec. There may be thousands
-/// of the latter, and their names go through one variable of the environment.
+/// A memfd that lists the connections. It and the connections' descriptors only go over an exec. There may be thousands of
+/// connections, and their names share one environment variable: so [`CONNECTION`] is short.
 const CONNECTIONS: &str = "justitia-cache-connections";
 const CONNECTION: &str = "jfd";
 
-/// The names of descriptors that a daemon hands over. The daemon that has taken them removes them from
-/// systemd's store.
+/// The names of descriptors that a daemon hands over. The next daemon takes them, then removes them from systemd's store.
 pub const STORED: [&str; 4] = [MEMORY, INDEX, IMAGE, SOCKET];
 
-/// What is left when all that was in flight has ended; clients and the control socket are gone.
+/// Collects the descriptors for the next daemon. Requests have ended; clients and the control socket are closed.
 pub(super) fn leave(
     daemon: &Daemon,
     failed: &BTreeMap<String, String>,
@@ -47,7 +46,7 @@ pub(super) fn leave(
 ) -> Descriptors {
     let mut left = Descriptors::new();
     for (socket, path) in closed.sockets {
-        // What systemd listens on it hands over again itself; over an exec it comes by its address.
+        // systemd hands over its own listening sockets again. Over an exec they are matched by address.
         let name = if path.is_some() { SOCKET } else { "listen" };
         if let Ok(socket) = socket.try_clone() {
             left.push((name.to_owned(), socket));
@@ -73,8 +72,7 @@ pub(super) fn leave(
     left
 }
 
-/// The connections to what has nothing in flight and was flushed. A client whose disk has lost something must not go on as if
-/// nothing had been.
+/// The connections to disks that are idle and flushed. A client whose disk has lost a write must be disconnected.
 fn leave_connections(
     daemon: &Daemon,
     failed: &BTreeMap<String, String>,
@@ -106,21 +104,19 @@ fn leave_connections(
                 .collect()
         }
         Err(e) => {
-            tracing::error!(
-                "the clients are disconnected, and what requests have set is lost: {e}"
-            );
+            tracing::error!("the clients are disconnected, and changes by requests are lost: {e}");
             Descriptors::new()
         }
     }
 }
 
-/// Is nothing of it in flight, and was it flushed?
+/// Is the volume idle and flushed?
 fn is_settled(volume: &Volume, failed: &BTreeMap<String, String>) -> bool {
     let disk = volume.backend().disk();
     !failed.contains_key(volume.name()) && volume.is_idle() && disk.sync_failure().is_none()
 }
 
-/// The locked images of disks of which nothing is in flight, and that were flushed.
+/// The locked images of disks that are idle and flushed.
 fn settled_images(
     daemon: &Daemon,
     failed: &BTreeMap<String, String>,
@@ -146,7 +142,7 @@ fn settled_images(
     settled.collect()
 }
 
-/// Says which blocks the stores hold: the SSD's on its device, those in memory in what is returned.
+/// Saves the lists of cached blocks: the SSD store's on its device, the memory store's in the returned descriptors.
 fn leave_blocks(
     daemon: &Daemon,
     images: &BTreeMap<DiskId, Arc<File>>,
@@ -163,7 +159,7 @@ fn leave_blocks(
         Some(_) => daemon
             .cache
             .save_memory(&Memfd(&index), PAGE_BYTES, random()?, &head)?,
-        // The number of the end is still of use for the SSD store.
+        // The SSD store still needs the hand-over's number.
         None => daemon
             .cache
             .save_nothing(&Memfd(&index), PAGE_BYTES, &head)?,
@@ -195,19 +191,19 @@ fn states(images: &BTreeMap<DiskId, Arc<File>>) -> io::Result<BTreeMap<DiskId, I
     Ok(states)
 }
 
-/// What was handed to this process.
+/// State that the last daemon has handed over.
 #[derive(Default)]
 pub(super) struct Taken {
     memory: Option<File>,
     index: Option<(File, Preamble)>,
-    /// The number of the end at which the images were handed over.
+    /// The number of the hand-over that the images belong to.
     end: Option<[u64; 2]>,
-    /// What was served.
+    /// The last daemon's configuration, with the changes by requests.
     pub(super) served: Option<Served>,
 }
 
 impl Taken {
-    /// Sorts descriptors. What says which blocks there are is void from now on for everybody else.
+    /// Sorts descriptors by name. Voids the list of blocks, so that no other process can use it.
     pub(super) fn of(given: Descriptors) -> Self {
         let mut taken = Self::default();
         let (mut head, mut connections) = (None, Vec::new());
@@ -241,12 +237,12 @@ impl Taken {
                     found.into_iter().for_each(inherited::offer_connection);
                     taken.served = serde_json::from_value(served)
                         .inspect_err(|e| {
-                            tracing::error!("what requests have changed is lost: cannot read what was served: {e}");
+                            tracing::error!("changes by requests are lost: cannot read the configuration that was handed over: {e}");
                         })
                         .ok();
                 }
                 Err(e) => tracing::warn!(
-                    "the clients are disconnected, and what requests have set is lost: {e}"
+                    "the clients are disconnected, and changes by requests are lost: {e}"
                 ),
             }
         }
@@ -264,7 +260,7 @@ impl Taken {
             .map_err(|_| io::Error::other("expected a memfd, found something else"))?;
         let mut bytes = [0; 64];
         let read = index.read_exact_at(&mut bytes, 0);
-        // Whatever it is: before anything of it is used.
+        // Void it before any use, even if it is invalid.
         index.write_all_at(&[0; 64], 0)?;
         read?;
         let preamble = Preamble::decode(&bytes).ok_or_else(|| {
@@ -284,12 +280,12 @@ impl Taken {
         Ok(())
     }
 
-    /// The memory of the memory store, if it is known which blocks it holds.
+    /// The memory of the memory store, if its list of blocks was handed over, too.
     pub(super) fn memory(&mut self) -> Option<File> {
         self.memory.take().filter(|_| self.index.is_some())
     }
 
-    /// Takes the blocks of the memory store. Nothing is served yet.
+    /// Restores the blocks of the memory store, before disks are served.
     pub(super) fn restore_memory(&mut self, daemon: &Daemon) {
         let Some((index, preamble)) = self.index.take() else {
             return;
@@ -304,7 +300,7 @@ impl Taken {
         daemon.cache.give_up_memory();
     }
 
-    /// Takes the blocks of the SSD store. Nothing is served yet.
+    /// Restores the blocks of the SSD store, before disks are served.
     pub(super) fn restore_ssd(&self, daemon: &Daemon) {
         let proof = |end, saved: &_, disk: &_| self.proof(daemon, end, saved, disk);
         said(daemon.cache.restore_ssd(&proof), "the SSD store");
@@ -324,12 +320,12 @@ impl Taken {
             .and_then(std::sync::Weak::upgrade);
         let image = image.ok_or("its image is not open")?;
         let now = ImageState::of(image.locked_file()).map_err(|e| e.to_string())?;
-        // The descriptors of another end say nothing of what was saved at this one.
+        // An image's descriptor proves blocks of its own hand-over only.
         let held = image.was_held() && self.end == Some(end);
         Ok(saved.image.check(&now, held)?)
     }
 
-    /// Closes what was not asked for. Sockets of systemd are kept.
+    /// Closes unused descriptors, except sockets that systemd listens on.
     pub(super) fn close_rest(self, spare: &SpareSockets) {
         let rest = inherited::close_rest(spare);
         if rest > 0 {
@@ -347,21 +343,21 @@ fn said(restored: io::Result<Restored>, store: &str) {
     }
 }
 
-// Descriptors of a process: as systemd passes them, and over an exec.
+// Descriptors that a process inherits from systemd or over an exec.
 
-/// Descriptors with their names, as systemd has them.
+/// Descriptors with their names, as systemd passes them.
 pub type Descriptors = Vec<(String, OwnedFd)>;
 
-/// Takes descriptors that this process was started with, once: a second call returns none. Numbers that are not open are left
-/// out. Call it at the very start, before the process opens any file that it keeps: such a file could have a number that was
-/// announced and not passed.
+/// Takes the descriptors that this process was started with. A second call returns none. Numbers that are not open are left
+/// out. Call it before the process opens any file that it keeps: such a file could get a number that was announced and not
+/// passed.
 pub fn adopt(numbers: impl IntoIterator<Item = (RawFd, String)>) -> Descriptors {
     static CALLED: AtomicBool = AtomicBool::new(false);
     if CALLED.swap(true, Ordering::SeqCst) {
         return Descriptors::new();
     }
     let open = |number: &RawFd| {
-        // SAFETY: it is asked whether it is open; the number is not used for longer than that.
+        // SAFETY: the number is only borrowed to test whether it is open.
         *number > 2 && fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*number) }).is_ok()
     };
     let mut found = Descriptors::new();
@@ -370,8 +366,7 @@ pub fn adopt(numbers: impl IntoIterator<Item = (RawFd, String)>) -> Descriptors 
         if again || !open(&number) {
             continue;
         }
-        // SAFETY: it is open, and has no other owner: the process was started with it, and this is the only time that
-        // somebody takes it.
+        // SAFETY: it is open and has no other owner: the process was started with it, and this function takes it only once.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         let _ = fcntl_setfd(&descriptor, FdFlags::CLOEXEC);
         found.push((name, descriptor));
@@ -379,8 +374,8 @@ pub fn adopt(numbers: impl IntoIterator<Item = (RawFd, String)>) -> Descriptors 
     found
 }
 
-/// Keeps descriptors open when this process executes a program. Returns what tells that program their numbers: they stay as
-/// they are, since threads of this process may still use others.
+/// Keeps descriptors open across exec. Returns a text that tells the executed program their numbers. The numbers stay as they
+/// are, since threads of this process may still use others.
 #[must_use]
 pub fn keep_over_exec(descriptors: &Descriptors) -> String {
     let mut told = std::process::id().to_string();
@@ -392,7 +387,7 @@ pub fn keep_over_exec(descriptors: &Descriptors) -> String {
     told
 }
 
-/// The numbers that [`keep_over_exec`] has told this process; none of what was told another one.
+/// The numbers in a text of [`keep_over_exec`]; none if it was meant for another process.
 #[must_use]
 pub fn kept_over_exec(told: &str) -> Vec<(RawFd, String)> {
     let mut parts = told.split(',');
@@ -406,10 +401,9 @@ pub fn kept_over_exec(told: &str) -> Vec<(RawFd, String)> {
     kept.collect()
 }
 
-// How many files the daemon may have open.
+// The limit of open files.
 
-/// Raises the limit as far as it may go: every VM over vhost-user hands over some hundred descriptors, and what one has
-/// must not be missing for another.
+/// Raises the limit of open files to its hard limit: each VM over vhost-user passes some hundred descriptors.
 pub(super) fn raise_limit() {
     let now = getrlimit(Resource::Nofile);
     if now.current == now.maximum {

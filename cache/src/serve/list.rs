@@ -1,4 +1,4 @@
-//! What is served, and where: a row for each disk.
+//! Lists disks and their addresses: a row for each disk.
 
 use super::config::{Config, VmConfig};
 use super::daemon::Daemon;
@@ -10,23 +10,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long a change of what is served is waited for.
+/// The longest wait for another change of the configuration.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The mode of a disk without a cache.
 const UNCACHED: &str = "uncached";
 
-/// Of a port whose VM has no disk that could say why it is not served.
+/// For a port, if no disk of its VM tells why the VM is not served.
 const UNSERVED: &str = "its VM is not served: the log says why";
 
-/// A disk that is served, or should be; or a port.
+/// A configured disk or port, served or not.
 #[derive(Clone, Debug, Serialize)]
 pub struct ListedDisk {
     /// Its VM.
     pub vm: String,
     /// The export's name.
     pub name: String,
-    /// A raw file or a block device; `None` of a port.
+    /// A raw file or a block device; `None` for a port.
     pub image: Option<PathBuf>,
     /// Bytes; `None` where it is not served.
     pub size_bytes: Option<u64>,
@@ -36,7 +36,7 @@ pub struct ListedDisk {
     pub read_only: bool,
     /// URIs of NBD, and `vhost-user-blk:PATH`.
     pub addresses: Vec<String>,
-    /// Why it is not served, if it is not.
+    /// Why it is not served; `None` if it is.
     pub unserved: Option<String>,
 }
 
@@ -44,10 +44,10 @@ impl Daemon {
     /// A row for each disk and port, in the order of the configuration.
     ///
     /// # Errors
-    /// While what is served is being changed, for longer than 2 s.
+    /// While another request changes the configuration, for longer than 2 s.
     pub(super) fn list(&self) -> Result<Vec<ListedDisk>, ServeError> {
         let served = self.served.try_lock_for(PATIENCE).ok_or_else(|| {
-            let why = "what is served is being changed by another request: ask again";
+            let why = "another request is changing the configuration: ask again";
             ServeError::Refused(why.into())
         })?;
         let unserved_vms = self.unserved_vms(&served.config);
@@ -63,7 +63,7 @@ impl Daemon {
             if disk.image.is_none() {
                 disk.unserved = unserved_vms.get(&disk.vm).cloned();
             }
-            // A request has taken it, or its VM, out of the cache.
+            // A request has uncached the disk or its VM.
             let is_cached = cached.iter().any(|(name, ..)| *name == disk.name);
             if disk.image.is_some() && disk.size_bytes.is_some() && !is_cached {
                 disk.mode = UNCACHED;
@@ -72,7 +72,7 @@ impl Daemon {
         Ok(listed)
     }
 
-    /// The VMs that are not served, and why: what their ports are listed with.
+    /// The VMs that are not served, and why, for the rows of their ports.
     fn unserved_vms(&self, config: &Config) -> BTreeMap<String, String> {
         let mut gone: Vec<&VmConfig> = config.vms.iter().collect();
         let vms = self.vms.lock();
@@ -121,7 +121,7 @@ fn rows(config: &Config) -> Vec<ListedDisk> {
     config.vms.iter().flat_map(of_vm).collect()
 }
 
-/// Where NBD clients find a disk.
+/// The addresses of a disk for NBD clients.
 fn addresses(config: &Config, vm: &VmConfig, name: &str) -> Vec<String> {
     let name = percent_encoded(name.as_bytes());
     let sockets = config.listen.unix.iter().chain(&vm.socket).map(|socket| {
@@ -135,7 +135,7 @@ fn addresses(config: &Config, vm: &VmConfig, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// As a path, and in a query, of a URI (RFC 3986): what is neither unreserved nor a slash becomes `%XX`.
+/// Encodes a path, or a query value, of a URI (RFC 3986): bytes that are neither unreserved nor a slash become `%XX`.
 fn percent_encoded(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes {

@@ -1,4 +1,4 @@
-//! OpenMetrics: the statistics as series. Names are the configuration's, escaped as labels want it.
+//! OpenMetrics: the statistics as series. Label values are names from the configuration, escaped.
 
 use super::api::Stats;
 use crate::cache::{PoolStats, StoreStats};
@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
 
-/// Of the daemon.
+/// Gauges of the daemon.
 const LEVELS: &[Metric<Stats>] = metric_table! {
     "clients": |s| number(s.clients), "NBD clients connected";
     "disks_unserved": |s| number(s.unserved.len()), "Disks that are configured and cannot be served";
@@ -70,7 +70,7 @@ const DISK_LEVELS: &[Metric<VolumeStats>] = metric_table! {
 /// The text of a scrape: OpenMetrics 1.0. All series come from one snapshot of the statistics.
 ///
 /// # Errors
-/// If it cannot be formatted, which does not happen with a string.
+/// If formatting fails, which it does not for a string.
 pub(super) fn text(stats: &Stats) -> Result<String, String> {
     let mut registry = Registry::with_prefix("justitia_cache");
     stores(stats, &mut registry);
@@ -121,7 +121,7 @@ fn pools(stats: &Stats, registry: &mut Registry) {
     curves(&rows, registry);
 }
 
-/// These labels and one more.
+/// `labels` and one more.
 fn with(labels: &Labels, name: &'static str, value: &str) -> Labels {
     labels
         .iter()
@@ -130,7 +130,7 @@ fn with(labels: &Labels, name: &'static str, value: &str) -> Labels {
         .collect()
 }
 
-/// What a pool has in each of the stores.
+/// The series of a pool in each store.
 fn pool_stores(rows: &[(Labels, &PoolStats)], registry: &mut Registry) {
     let weights = Family::<Labels, Level>::default();
     let entitled = Family::<Labels, Level>::default();
@@ -176,7 +176,7 @@ fn disks(stats: &Stats, registry: &mut Registry) {
     }
 }
 
-/// Three series for each pool with a curve.
+/// Three series for each pool with a miss-ratio curve.
 fn curves(pools: &[(Labels, &PoolStats)], registry: &mut Registry) {
     let misses = Family::<Labels, Gauge<f64, AtomicU64>>::default();
     for (labels, pool) in pools {
@@ -235,7 +235,7 @@ fn ports(stats: &Stats, registry: &mut Registry) {
     residency(stats, registry);
 }
 
-/// The series of what guests hold.
+/// The series of the residency tables.
 fn residency(stats: &Stats, registry: &mut Registry) {
     let known = stats.cache.vms.iter().filter_map(|vm| {
         let labels = vec![("vm", label(&vm.name))];

@@ -1,6 +1,6 @@
-//! How many series the pools of guests make. A guest chooses the names of its pools, and may make and destroy them for ever:
-//! each new name would be one more series to store. So the new names of a VM that are shown are bounded; the other pools of
-//! its guest are one.
+//! Bounds the number of metric series for pools of guests. A guest chooses the names of its pools, and can make and destroy
+//! them without end; each new name would be one more series to store. So each VM has a limit of new names; its guest's other
+//! pools share one series.
 
 use super::api::Stats;
 use crate::cache::{Counts, PoolStats, VmStats};
@@ -10,12 +10,12 @@ use crate::token_bucket::TokenBucket;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Names of a guest's pools that are shown: twice as many as it may have pools. A name that was not seen while this many
-/// others were is new again.
+/// The most names of a guest's pools that are shown: twice the number of pools that it may have. A name counts as new again if
+/// this many others were shown since.
 const NAMES: u32 = 512;
-/// After that, the time in which one more name is shown: 1,440 a day, for containers that come under new names.
+/// After that, one more name is shown in this time: 1,440 a day, for containers that come under new names.
 const EACH: Duration = Duration::from_secs(60);
-/// The pools that are not shown by name.
+/// The name of the series that the other pools share.
 const OTHERS: &str = "(others)";
 
 /// The names of all VMs' pools.
@@ -23,17 +23,17 @@ const OTHERS: &str = "(others)";
 pub(super) struct PoolNames(BTreeMap<String, VmNames>);
 
 struct VmNames {
-    /// Last those that were shown last.
+    /// Least recently shown name first.
     shown: VecDeque<String>,
-    /// Bounds the new ones that are shown.
+    /// Limits new names.
     new: TokenBucket,
-    /// Counts of the others as of the last time, and of those of them that are gone: a counter must not fall.
+    /// The last counts of the other pools, and the sum of those that were destroyed: a counter must not fall.
     others: BTreeMap<PoolId, Counts>,
     gone: Counts,
 }
 
 impl PoolNames {
-    /// Puts one in the place of the pools whose names are too many.
+    /// Merges the pools whose names are beyond the limit.
     pub(super) fn bound(&mut self, stats: &mut Stats, now: Instant) {
         let Stats {
             cache,
@@ -58,7 +58,7 @@ impl VmNames {
         }
     }
 
-    /// Is the name shown? It counts as new if it is not among the last.
+    /// Is the name shown? It counts as new if it is not in `shown`.
     fn shows(&mut self, name: &str, now: Instant) -> bool {
         match self.shown.iter().position(|shown| shown == name) {
             Some(at) => {

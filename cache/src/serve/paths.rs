@@ -1,4 +1,4 @@
-//! The paths of a configuration: no two of them may lead to the same file or device.
+//! Finds paths of a configuration that lead to the same file or device.
 
 use super::config::Config;
 use justitia_common::regular_file::directory_of;
@@ -8,23 +8,23 @@ use std::ffi::OsString;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What a path is used for.
+/// A path and its use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PathUse {
     what: String,
     path: PathBuf,
-    /// Others may read it, too.
+    /// Several uses may read it.
     shared: bool,
 }
 
-/// What a path leads to, by whatever name.
+/// The file or device behind a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Identity {
     /// A file: its file system's device, and its inode.
     File(u64, u64),
-    /// A file that is to be made: its directory, and its name.
+    /// A file that does not exist yet: its directory, and its name.
     New(u64, u64, OsString),
-    /// A block device: its directory in sysfs, below which that of each of its partitions lies.
+    /// A block device: its directory in sysfs, which contains those of its partitions.
     Block(PathBuf),
 }
 
@@ -48,7 +48,7 @@ impl PathUse {
         self.what == SSD
     }
 
-    /// Those of a configuration.
+    /// The paths of a configuration.
     pub(super) fn of(config: &Config) -> Vec<Self> {
         let mut uses: Vec<_> = config
             .cache
@@ -94,7 +94,7 @@ impl PathUse {
     }
 }
 
-/// What is wrong with `uses`, in words; nothing is opened. A path that cannot be looked up is not compared.
+/// The collisions of `uses`, in words. Opens nothing. A path whose lookup fails is not compared.
 pub(super) fn collisions(uses: &[PathUse]) -> Vec<String> {
     let identified = uses
         .iter()
@@ -111,7 +111,7 @@ fn among(identified: &[(Identity, &PathUse)]) -> Vec<String> {
             _ => _ = known.insert(identity, of),
         }
     }
-    // A partition, and the device that it is a part of.
+    // A partition collides with its device.
     for (identity, of) in identified {
         let Identity::Block(directory) = identity else {
             continue;
@@ -139,7 +139,7 @@ fn identity(path: &Path) -> Option<Identity> {
         Ok(found) if found.file_type().is_block_device() => {
             let (major, minor) = (major(found.rdev()), minor(found.rdev()));
             let link = format!("/sys/dev/block/{major}:{minor}");
-            // Without sysfs, its number is all that is known of it.
+            // Without sysfs only the device number identifies it.
             let directory = std::fs::canonicalize(&link).unwrap_or(link.into());
             Some(Identity::Block(directory))
         }

@@ -1,5 +1,4 @@
-//! The configuration file is read again: what is gone from it is removed, what is new in it is added, and weights and sizes
-//! that are others in it are changed.
+//! A reload: reads the configuration file again, removes and adds VMs and disks accordingly, and changes weights and sizes.
 
 use super::api::Table;
 use super::change;
@@ -15,22 +14,22 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A configuration that would end all that is served.
+/// Refuses a configuration that would remove all VMs.
 const NO_VMS: &str = "expected at least one [[vm]], found none: nothing is removed; to end all disks, stop the daemon";
 
-/// What a reload has changed. Disks are named.
+/// The changes of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
-    /// Disks that are served now, too.
+    /// Names of disks that were added.
     pub added: Vec<String>,
-    /// Disks that are served no more.
+    /// Names of disks that were removed.
     pub removed: Vec<String>,
-    /// Weights, policies, pools and sizes that are others now, in words.
+    /// Changed weights, policies, pools and sizes, in words.
     pub changed: Vec<String>,
 }
 
 impl Daemon {
-    /// What is served, with all that requests have changed of it.
+    /// The running configuration, with all changes by requests.
     pub(super) fn running(&self, served: &Served) -> Served {
         let mut config = served.config.clone();
         config.cache = self.cache.config();
@@ -68,7 +67,8 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Serves what a configuration names, and what requests have added. What cannot be had is said, and changes nothing else.
+    /// Serves the VMs and disks of a configuration and those that requests have added. A VM or disk that fails is logged; the
+    /// others are still changed.
     pub(super) fn reload(&self, file: &Config) -> Result<Reloaded, ServeError> {
         let mut served = self.served.lock();
         let volumes = self.volumes.lock();
@@ -162,8 +162,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Serves what was added of a VM at the start. A disk whose socket cannot be had is left out, and so are all of a VM whose
-    /// own cannot be had. Returns why, of the first.
+    /// Serves the added disks of a VM at the start. A disk without its socket is left out. If the VM's own socket fails, all
+    /// its disks are left out. Returns the first error.
     pub(super) fn listen_or_leave_out(
         &self,
         vm: &VmConfig,
@@ -190,10 +190,10 @@ impl Daemon {
         }
     }
 
-    /// Adds and serves what of a VM is not served yet. Returns the disks that are served now, and those that cannot be.
+    /// Adds and serves the disks of a VM that are not served yet. Returns the disks that are served now, and those that fail.
     ///
     /// # Errors
-    /// When the VM cannot be had; nothing is changed then.
+    /// When the VM cannot be added; nothing is changed then.
     fn serve_vm(
         &self,
         vm: &VmConfig,
@@ -209,7 +209,7 @@ impl Daemon {
             failed.extend(more);
             Ok((served, failed))
         });
-        // Nothing stays of what failed half-way.
+        // Undo additions that failed half-way.
         let gone = match &done {
             Ok((_, failed)) => Gone::of_disks(&vm.name, failed.iter().map(|f| f.disk.as_str())),
             Err(_) if is_new => Gone::of_vm(vm),
@@ -229,7 +229,7 @@ impl Daemon {
     /// Serves another VM, all of it or nothing.
     pub(super) fn add_vm_by_request(&self, vm: &Table) -> Result<(), ServeError> {
         let served = &mut *self.served.lock();
-        // Before what it lacks: one that exists lacks nothing.
+        // Look for the name first: an existing VM needs no further check.
         let name = vm.get("name").and_then(Value::as_str).unwrap_or_default();
         if served.vm(name).is_some() || self.vms.lock().knows(name) {
             return Err(exists("VM", name));
@@ -255,7 +255,7 @@ impl Daemon {
     /// Serves another disk of a VM.
     pub(super) fn add_disk_by_request(&self, vm: &str, disk: &Table) -> Result<(), ServeError> {
         let served = &mut *self.served.lock();
-        // One that is known, and that the cache has.
+        // The VM must be known and cached.
         self.vms.lock().vm(vm)?;
         let mut config = served.config.clone();
         let mut vms = config.vms.iter_mut();
@@ -320,7 +320,9 @@ fn removed(problems: Vec<String>) -> Result<(), ServeError> {
         return Ok(());
     }
     let problems = problems.join("; ");
-    Err(ServeError::Refused(format!("removed, but: {problems}")))
+    Err(ServeError::Refused(format!(
+        "removed, with errors: {problems}"
+    )))
 }
 
 fn exists(what: &str, name: &str) -> ServeError {
@@ -336,7 +338,7 @@ fn check_is_new(served: &Served, name: &str) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Reads a disk as the configuration would, where its VM has what it has.
+/// Parses a disk as the configuration parser does, in a table of a VM with the same socket and port.
 fn parse_disk(listen: &Listen, vm: &VmConfig, disk: &Table) -> Result<DiskConfig, ServeError> {
     let mut table = Table::new();
     table.insert("name".into(), json!(vm.name));
@@ -351,12 +353,12 @@ fn parse_disk(listen: &Listen, vm: &VmConfig, disk: &Table) -> Result<DiskConfig
     disks.pop().ok_or(ServeError::Refused(String::new()))
 }
 
-/// Reads a VM as the configuration would, where sockets of all disks are as in `listen`.
+/// Parses a VM as the configuration parser does. `listen` has the sockets of all disks.
 fn parse(listen: &Listen, vm: &Table) -> Result<VmConfig, ServeError> {
     let all = listen.unix.is_some() || listen.tcp.is_some();
     let mut file = Table::new();
     if all {
-        // Which it is does not matter for the VM.
+        // The VM only needs some socket for all disks, so the path does not matter.
         file.insert("listen".into(), json!({ "unix": "/" }));
     }
     file.insert("vm".into(), json!([vm]));

@@ -1,4 +1,4 @@
-//! VMs and disks that are served no more.
+//! Removes VMs and disks while the daemon runs.
 
 use super::change::cached_disk;
 use super::config::{Config, VmConfig};
@@ -10,14 +10,14 @@ use crate::vhost::VhostServer;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a removal may take: requests in flight have three quarters of it, clients that are cut off an eighth, flushes
-/// the rest.
+/// The time limit of a removal: requests in flight have three quarters of it, clients that are cut off an eighth, flushes the
+/// rest.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether anything is still in flight.
+/// The interval of polling for requests in flight.
 const POLL: Duration = Duration::from_millis(2);
 
-/// What is to be removed.
+/// VMs and disks to remove.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Gone {
     vms: Vec<String>,
@@ -25,11 +25,11 @@ pub(super) struct Gone {
     exports: Vec<(String, String)>,
 }
 
-/// What no client finds any more, and some may still use.
+/// Volumes and servers that new clients cannot find, and that connected ones may still use.
 struct Withdrawn {
     volumes: Vec<Arc<Volume>>,
     vhost: Vec<VhostServer>,
-    /// Of VMs that had sockets of their own.
+    /// Servers of VMs with sockets of their own.
     servers: Vec<Server>,
 }
 
@@ -52,7 +52,7 @@ impl Gone {
         }
     }
 
-    /// What `old` has and `new` has not.
+    /// The VMs and disks of `old` that `new` has not.
     pub(super) fn between(old: &Config, new: &Config) -> Self {
         let mut gone = Self::default();
         for vm in &old.vms {
@@ -81,8 +81,8 @@ impl Gone {
 }
 
 impl Daemon {
-    /// Removes VMs and disks: no client finds them from now on; what is in flight is answered, and clients are disconnected;
-    /// disks are flushed; the cache forgets them; images are unlocked. Returns what was not so within [`TIMEOUT`], in words.
+    /// Removes VMs and disks: hides them from new clients, answers requests in flight, disconnects clients, flushes disks,
+    /// drops their blocks from the cache and unlocks images. Returns the steps that failed within [`TIMEOUT`], in words.
     pub(super) fn remove(&self, gone: &Gone) -> Vec<String> {
         self.remove_within(gone, TIMEOUT)
     }
@@ -122,7 +122,7 @@ impl Daemon {
         problems
     }
 
-    /// New clients do not find what is gone.
+    /// Hides removed volumes from new clients.
     fn withdraw(&self, gone: &Gone) -> Withdrawn {
         let mut volumes: Vec<_> = {
             let mut all = self.volumes.lock();
@@ -154,11 +154,11 @@ impl Daemon {
         }
     }
 
-    /// The cache drops the blocks, and the names are free.
+    /// Drops the blocks from the cache, and frees the names.
     fn forget(&self, gone: &Gone) -> Result<(), CacheError> {
         for (vm, name) in &gone.exports {
             self.unserved.lock().remove(name);
-            // Those of a VM go with it.
+            // Removing the VM below also removes its disks.
             if gone.vms.contains(vm) {
                 continue;
             }
@@ -176,8 +176,8 @@ impl Daemon {
     }
 }
 
-/// Ends the clients of volumes: no request is taken from now on, and what is in flight is answered until `answered`. Who has
-/// not taken its replies then is cut off, and has until `left` to leave.
+/// Ends the clients of volumes. No further request is taken; requests in flight are answered until `answered`. A client that
+/// has not taken its replies by then is cut off, and has until `left` to leave.
 fn end_clients(
     volumes: &[Arc<Volume>],
     vhost: Vec<VhostServer>,
@@ -196,7 +196,7 @@ fn end_clients(
     wait_while(|| is_used(volumes, &vhost), answered);
     servers.iter().for_each(Server::cut_off);
     volumes.iter().for_each(|volume| volume.gates.cut_off());
-    // A front end that was accepted at the last moment may have come after the first time.
+    // Close again: a front end may have been accepted meanwhile.
     vhost.iter().for_each(|server| server.close(false));
     for server in &vhost {
         server.wait(left);
@@ -208,7 +208,7 @@ fn end_clients(
     wait_while(|| is_used(volumes, &[]), left);
 }
 
-/// Has anybody a volume but us, and those of the servers that serve it over vhost-user?
+/// Is a volume referenced by more than `volumes` and the vhost-user servers that serve it?
 fn is_used(volumes: &[Arc<Volume>], vhost: &[VhostServer]) -> bool {
     volumes.iter().any(|volume| {
         let servers = vhost.iter().map(VhostServer::volume);
@@ -217,7 +217,7 @@ fn is_used(volumes: &[Arc<Volume>], vhost: &[VhostServer]) -> bool {
     })
 }
 
-/// Waits while something is so, until `deadline`.
+/// Waits while `is_so` holds, until `deadline`.
 fn wait_while(is_so: impl Fn() -> bool, deadline: Instant) {
     while is_so() && Instant::now() < deadline {
         std::thread::sleep(POLL);

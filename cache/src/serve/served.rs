@@ -1,4 +1,4 @@
-//! What is served, or should be: the configuration file's, and what requests have changed.
+//! The configuration to serve: the configuration file's, and the changes by requests.
 
 use super::config::{Config, DiskConfig, Size, VmConfig, default_policy};
 use super::error::ServeError;
@@ -7,17 +7,17 @@ use crate::config::{CacheConfig, SsdConfig};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// What is served, or should be.
+/// The configuration to serve.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Served {
-    /// The configuration file as it was read last. Of what another file can only change in a restart it has what is so.
+    /// The configuration file as last read. Values that need a restart to change are the running ones.
     pub(super) file: Config,
-    /// What is served, as it was when it was added.
+    /// The served VMs and disks, as they were when they were added.
     pub(super) config: Config,
 }
 
 impl Served {
-    /// What a program is to serve whose configuration is `file`, after one that has served `left`.
+    /// The configuration of a daemon whose file is `file`, and whose predecessor has served `left`.
     pub(super) fn next(left: Option<Self>, file: &Config) -> Self {
         let of_file = || Self {
             file: file.clone(),
@@ -26,9 +26,7 @@ impl Served {
         let Some(left) = left else { return of_file() };
         let config = left.merged(file, false);
         if let Err(e) = check_paths(&config) {
-            tracing::error!(
-                "what requests have changed is lost: it does not fit the configuration: {e}"
-            );
+            tracing::error!("changes by requests are lost: they do not fit the configuration: {e}");
             return of_file();
         }
         let changed = differences(file, &config);
@@ -51,8 +49,9 @@ impl Served {
         }
     }
 
-    /// What is to be served once the configuration file is `file`: what it says otherwise than before, and all else as it is,
-    /// by requests. What requests have removed and it still names comes back if `comes_back`.
+    /// The configuration to serve when the file becomes `file`. A value follows the file if the file has changed it, else it
+    /// stays as requests have set it. VMs and disks that requests have removed and the file still names come back if
+    /// `comes_back`.
     pub(super) fn merged(&self, file: &Config, comes_back: bool) -> Config {
         let (was, now) = (&self.file.cache, &self.config.cache);
         let cache = CacheConfig {
@@ -88,7 +87,7 @@ impl Served {
                 }
             },
         );
-        // A name that requests have given is the file's, where it gives it, too.
+        // If a request and the file give the same name to two disks, the file's wins.
         let named: BTreeSet<_> = names(file).collect();
         for vm in &mut vms {
             let of_file = file.vms.iter().find(|of| of.name == vm.name);
@@ -119,13 +118,13 @@ impl Served {
     }
 }
 
-/// The file's, if it has changed; else what is so.
+/// The file's value if it has changed, else the running one.
 fn newer<T: Clone + PartialEq>(was: &T, now: &T, file: &T) -> T {
     if was == file { now } else { file }.clone()
 }
 
-/// Each that the file names, as `each` says of what it was in the file, is, and is in the file; and what the file has never
-/// named. What the file has named before, and is no more, comes back if `comes_back`.
+/// Merges three lists by name. An entry in the file is combined by `each` from its values in the old file, now and in the new
+/// file. An entry that was never in the file stays. An entry in both files that was removed since comes back if `comes_back`.
 fn merged<T: Clone>(
     [was, now, file]: [&Vec<T>; 3],
     comes_back: bool,
@@ -155,8 +154,8 @@ pub(super) struct IsServed<'a> {
 }
 
 impl Served {
-    /// Takes back what of `next` cannot be while this is served, and says so. The next file is compared with what is so: it is
-    /// said again then, and a restart does it. Weights, policies, pools and sizes stay `next`'s.
+    /// Takes back the changes of `next` that need a restart, and logs them. Their old values also become the base for
+    /// comparison with the next file, so they are logged again then. Weights, policies, pools and sizes of `next` stay.
     pub(super) fn hold(&self, next: &mut Served, is_served: &IsServed) {
         let (now, base) = (&self.config, &mut next.file);
         let next = &mut next.config;
@@ -205,7 +204,7 @@ impl Served {
     }
 }
 
-/// The same of a VM.
+/// As [`Served::hold`], for one VM.
 fn hold_vm(now: &VmConfig, vm: &mut VmConfig, base: &mut VmConfig, is_served: &IsServed) {
     let mut held = hold(&now.socket, &mut vm.socket, &mut base.socket);
     held |= hold(&now.clients, &mut vm.clients, &mut base.clients);
@@ -239,7 +238,7 @@ fn hold_vm(now: &VmConfig, vm: &mut VmConfig, base: &mut VmConfig, is_served: &I
     }
 }
 
-/// Whether `next` was another than `now`: it is `now` then, and so is what the next file is compared with.
+/// Returns whether `next` differs from `now`; if so, sets `next` and `base` to `now`.
 fn hold<T: Clone + PartialEq>(now: &T, next: &mut T, base: &mut T) -> bool {
     let differs = now != next;
     if differs {
@@ -249,7 +248,7 @@ fn hold<T: Clone + PartialEq>(now: &T, next: &mut T, base: &mut T) -> bool {
     differs
 }
 
-/// In what two configurations differ, of that which can change while it is served, in words.
+/// The differences of two configurations that take effect without a restart, in words.
 pub(super) fn differences(now: &Config, next: &Config) -> Vec<String> {
     let mut found = Vec::new();
     if now.cache.memory_bytes != next.cache.memory_bytes {
@@ -297,12 +296,12 @@ pub(super) fn names(config: &Config) -> impl Iterator<Item = &str> {
     })
 }
 
-/// No two paths of a configuration lead to the same file or device.
+/// Checks that no two paths of a configuration lead to the same file or device.
 pub(super) fn check_paths(config: &Config) -> Result<(), ServeError> {
     check_uses(&PathUse::of(config))
 }
 
-/// No two of these lead to the same file or device.
+/// Checks that no two of these lead to the same file or device.
 pub(super) fn check_uses(paths: &[PathUse]) -> Result<(), ServeError> {
     let found = collisions(paths);
     if found.is_empty() {

@@ -35,17 +35,17 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts what the configuration says: stores, VMs, disks, sockets.
+    /// Starts the stores, VMs, disks and sockets of the configuration.
     ///
     /// # Errors
-    /// When something of it cannot be had; nothing runs then, and nothing was changed but what is ours.
+    /// When a part of it cannot be started. Then nothing runs, and only our own files were changed.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         Self::start_from(config, Descriptors::default())
     }
 
-    /// As [`start`](Self::start), with the descriptors that this process was given: sockets to listen on, and what the last
-    /// daemon has [handed over](Self::hand_over), of which what is proven to be still right is cached again. What cannot be
-    /// used is closed, and said.
+    /// As [`start`](Self::start), with the descriptors that this process was given: listening sockets, and the state that the
+    /// last daemon has [handed over](Self::hand_over). Blocks that are proven to be still right are cached again. Unused
+    /// descriptors are closed and logged.
     ///
     /// # Errors
     /// As there.
@@ -56,7 +56,7 @@ impl Service {
         if let Ok(service) = &started {
             service.daemon.go_on();
         }
-        // Without a daemon they are of no use.
+        // Without a daemon no descriptor can be used.
         let none = SpareSockets::default();
         let spare = started
             .as_ref()
@@ -66,7 +66,7 @@ impl Service {
     }
 
     fn start_taking(config: &Config, taken: &mut Taken) -> Result<Self, ServeError> {
-        // Before anything is opened: an SSD store writes over what lies at its path.
+        // Check before opening anything: an SSD store overwrites the file at its path.
         check_paths(config)?;
         let served = Served::next(taken.served.take(), config);
         let config = &served.config;
@@ -76,7 +76,7 @@ impl Service {
         };
         let cache = Cache::in_memory(cache, taken.memory())?;
         Self::start_with(Arc::clone(&cache), served, taken).inspect_err(|_| {
-            // Removes its file.
+            // Removes the SSD store's file.
             let _ = cache.set_ssd(None);
         })
     }
@@ -102,7 +102,7 @@ impl Service {
         taken: &mut Taken,
     ) -> Result<Self, ServeError> {
         let tcp = start_serving(daemon, config, taken)?;
-        // The last to listen: it removes its socket only when it is stopped.
+        // Start it last: it removes its socket only when it is stopped.
         let metrics = config
             .metrics
             .map(|address| {
@@ -131,14 +131,13 @@ impl Service {
         })
     }
 
-    /// Serves what a configuration names from now on: VMs and disks that are new in it are added, those that are gone from
-    /// it removed. Clients of these get the answers to what they have in flight, and are disconnected; disks are flushed.
-    /// Weights, policies, pools and sizes of stores that it has changed are changed. What requests have changed, and it has
-    /// not, stays. What else has changed is left as it is, and said in the log.
+    /// Serves a new configuration: adds its new VMs and disks, removes those that it no longer names. Removed clients get the
+    /// replies to their requests in flight and are disconnected; their disks are flushed. Weights, policies, pools and store
+    /// sizes follow the file where it has changed, and requests elsewhere. Other changes are logged and need a restart.
     ///
     /// # Errors
-    /// When two of its paths are the same, it has no VM, or a store cannot have its size; nothing is changed then. What cannot be had of it is no error:
-    /// that is in the log and in the [statistics](Self::stats), and the next reload tries it again.
+    /// When two of its paths are the same, it has no VM, or a store cannot have its size; nothing is changed then. A VM or disk
+    /// that fails is no error: it is in the log and in the [statistics](Self::stats), and the next reload tries it again.
     pub fn reload(&self, config: &Config) -> Result<Reloaded, ServeError> {
         self.daemon.reload(config)
     }
@@ -149,10 +148,10 @@ impl Service {
         self.tcp
     }
 
-    /// A row for each disk that is served, or should be, and for each port.
+    /// A row for each port and each configured disk, served or not.
     ///
     /// # Errors
-    /// While what is served is being changed, for longer than 2 s.
+    /// While another request changes the configuration, for longer than 2 s.
     pub fn list(&self) -> Result<Vec<ListedDisk>, ServeError> {
         self.daemon.list()
     }
@@ -194,18 +193,18 @@ impl Service {
     pub fn shut_down(self, timeout: Duration) -> io::Result<()> {
         let mut ended = self.end(false, timeout);
         ended.remove_sockets();
-        // Removes what the SSD store holds.
+        // Deletes the SSD store's contents.
         if let Err(e) = ended.daemon.cache.set_ssd(None) {
             tracing::error!("cannot close the SSD store: {e}");
         }
         flushed(&ended.failed)
     }
 
-    /// Ends as [`shut_down`](Self::shut_down) does, and leaves to the next daemon what the cache holds: the descriptors that are
-    /// returned, among them the sockets that were listened on, and the file or device of the SSD store. Where they are
-    /// not kept, the caller closes them, and the next daemon takes of the SSD store what can be proven without them.
+    /// Ends as [`shut_down`](Self::shut_down) does, and leaves the cached blocks to the next daemon. They are in the returned
+    /// descriptors, among them the listening sockets, and in the SSD store's file or device. If the descriptors are not kept,
+    /// the caller closes them; the next daemon then uses the blocks of the SSD store that can be proven without them.
     ///
-    /// Disks that have not answered within `timeout` are left out. The SSD store has as long again to take its blocks.
+    /// Disks that have not answered within `timeout` are left out. Saving the SSD store may take `timeout` again.
     ///
     /// # Errors
     /// When a disk could not be flushed. The error names it.
@@ -213,9 +212,9 @@ impl Service {
         self.end(false, timeout).leave(timeout)
     }
 
-    /// As [`hand_over`](Self::hand_over), and leaves the connections of clients, too, whose requests were answered within
-    /// the time, to the program that this process is about to execute: the numbers of the descriptors must stay. NBD clients
-    /// with TLS are disconnected.
+    /// As [`hand_over`](Self::hand_over), and also leaves client connections to the program that this process is about to
+    /// execute. The descriptors must keep their numbers. A connection is left only if its requests were answered in time. NBD
+    /// clients with TLS are disconnected.
     ///
     /// # Errors
     /// As there.
@@ -223,8 +222,8 @@ impl Service {
         self.end(true, timeout).leave(timeout)
     }
 
-    /// Ends as [`shut_down`](Self::shut_down) does, where descriptors are not kept: leaves to the next daemon what the SSD store
-    /// holds. That has as long again to take its blocks.
+    /// Ends as [`shut_down`](Self::shut_down) does where descriptors are not kept, and leaves the SSD store's blocks to the
+    /// next daemon. Saving them may take `timeout` again.
     ///
     /// # Errors
     /// When a disk could not be flushed. The error names it.
@@ -234,12 +233,12 @@ impl Service {
         ended.leave(timeout).1
     }
 
-    /// Stops serving, and flushes all disks. With `leaving` clients are kept for the next daemon.
+    /// Stops serving, and flushes all disks. `leaving` keeps clients for the next daemon.
     fn end(self, leaving: bool, timeout: Duration) -> Ended {
         let control = self.control.map(ControlServer::stop_keeping);
         drop(self.metrics);
         let end = Instant::now() + timeout;
-        // What is being added or removed is so first, and nothing after that. One that hangs is not waited for.
+        // Let a running addition or removal end first, and allow none after it. One that hangs is not waited for.
         let daemon = self.daemon;
         let served = daemon.served.try_lock_until(end - timeout / 2);
         // Requests have three quarters of the time, clients that are cut off an eighth, flushes the rest.
@@ -258,10 +257,10 @@ impl Service {
     }
 }
 
-/// A daemon that serves nothing any more.
+/// A daemon that has stopped serving.
 struct Ended {
     daemon: Arc<Daemon>,
-    /// What it has listened on, and its clients.
+    /// Its listening sockets and its clients.
     closed: Closed,
     /// The disks that could not be flushed, and why.
     failed: BTreeMap<String, String>,
@@ -292,7 +291,7 @@ fn start_serving(
         .iter()
         .map(|vm| daemon.add_vm(vm))
         .collect::<Result<Vec<_>, _>>()?;
-    // Of several disks those whose images can be opened are served; of one, or where none can, this is an error.
+    // Of several disks, those whose images open are served. If none opens, this is an error.
     let none = daemon.volumes.lock().is_empty();
     for (vm, added) in config.vms.iter().zip(&mut added) {
         for Failed { disk, why } in std::mem::take(&mut added.failed) {
@@ -303,7 +302,7 @@ fn start_serving(
         }
     }
     taken.restore_memory(daemon);
-    // Once the images are locked, so that none of them can be taken for it.
+    // Only once the images are locked, so that the SSD store cannot overwrite one of them.
     if let Some(ssd) = &config.cache.ssd
         && let Err(e) = daemon.replace_ssd(ssd.clone())
     {

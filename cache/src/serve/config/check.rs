@@ -58,7 +58,7 @@ impl File {
 }
 
 impl File {
-    /// A TCP address needs certificates of clients, or the wish to do without.
+    /// A TCP address needs client certificates, or `insecure = true`.
     fn check_listen(&self, report: &mut Report<'_>) {
         let insecure = self.listen.insecure.as_ref();
         let insecure = insecure.filter(|insecure| *insecure.get_ref());
@@ -241,7 +241,7 @@ fn check_port(
             unique(report, exports, "disk or port", &name);
             name.into_inner()
         }
-        // No disk's name has a slash.
+        // It cannot collide: disk names have no slash.
         None => format!("{}/port", vm.get_ref()),
     };
     PortConfig {
@@ -251,13 +251,13 @@ fn check_port(
     }
 }
 
-/// The serial of a disk: its own, or its name where that is one.
+/// The serial of a disk: its own, or its name if that is a valid serial.
 pub(super) fn serial(disk: &DiskTable) -> Option<Serial> {
     let name = disk.serial.as_ref().unwrap_or(&disk.name);
     Serial::new(name.get_ref())
 }
 
-/// A serial is one, and of the disks of a VM with a port each that is cached has one that no other has.
+/// Serials must be valid. In a VM with a port each cached disk needs a serial of its own.
 fn check_serials(disks: &[DiskTable], port: bool, report: &mut Report<'_>) {
     let mut seen = BTreeSet::new();
     for disk in disks {
@@ -285,7 +285,7 @@ fn check_serials(disks: &[DiskTable], port: bool, report: &mut Report<'_>) {
     }
 }
 
-// Who may connect to the sockets of disks.
+// The owner, group and mode of the sockets of disks.
 
 impl ListenTable {
     pub(super) fn access(&self, report: &mut Report<'_>) -> SocketAccess {
@@ -313,7 +313,7 @@ impl ListenTable {
     }
 }
 
-/// The number of a user or group, by its name or as it is.
+/// The number of a user or group, given by name or number.
 fn id(
     name: Option<&Spanned<String>>,
     what: &str,
@@ -331,7 +331,7 @@ fn id(
     found
 }
 
-/// Whether `name` is one, and none of those that were `seen`.
+/// Checks that `name` is valid and not in `seen`.
 fn unique(
     report: &mut Report<'_>,
     seen: &mut BTreeSet<String>,

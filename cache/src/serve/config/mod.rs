@@ -18,7 +18,7 @@ impl Config {
     /// Reads a configuration: a regular file of at most 1 MiB.
     ///
     /// # Errors
-    /// Everything that is wrong with it, as far as it can be read.
+    /// All errors in the file, as far as it can be read.
     pub fn load(file: &Path) -> Result<Self, Vec<TomlError>> {
         Self::read(&TomlFile::read(file).map_err(|error| vec![error])?)
     }
@@ -26,7 +26,7 @@ impl Config {
     /// Reads a configuration from `text`; `file` names it in errors.
     ///
     /// # Errors
-    /// Everything that is wrong with it: with its syntax; else with its values; else with how they fit together.
+    /// All syntax errors; without any, all invalid values; without any, all inconsistencies.
     pub fn parse(file: &Path, text: &str) -> Result<Self, Vec<TomlError>> {
         Self::read(&TomlFile::new(file, text))
     }

@@ -123,7 +123,7 @@ pub(super) struct DiskTable {
     pub(super) format: Option<ImageFormat>,
 }
 
-/// What an image is taken for, whatever it looks like.
+/// The format of an image, whatever its contents look like.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ImageFormat {

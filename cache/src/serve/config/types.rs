@@ -10,33 +10,33 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// What `justitia cache serve` does.
+/// The configuration of `justitia cache serve`.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Config {
     /// The stores.
     pub cache: CacheConfig,
-    /// Where the disks of all VMs are served; a VM can also have a socket of its own.
+    /// The addresses where the disks of all VMs are served. A VM can also have its own socket.
     pub listen: Listen,
     /// Certificates for TLS.
     pub tls: Option<TlsFiles>,
     /// The control socket, for `justitia cache set` and `stats`.
     pub control: Option<PathBuf>,
-    /// Where OpenMetrics are served over HTTP; a loopback address.
+    /// The loopback address where OpenMetrics are served over HTTP.
     pub metrics: Option<SocketAddr>,
     /// The VMs.
     pub vms: Vec<VmConfig>,
 }
 
-/// Where NBD clients connect.
+/// The addresses for NBD clients.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Listen {
     /// A unix socket with all disks, for this user alone.
     pub unix: Option<PathBuf>,
-    /// A TCP address, where clients show certificates and see the disks of the VMs that these belong to.
+    /// A TCP address. Clients show certificates, and see the disks of the VMs that name these certificates.
     pub tcp: Option<SocketAddr>,
     /// Every client of the TCP address sees all disks.
     pub insecure: bool,
-    /// Who may connect to the sockets of disks. The control socket is always for this user alone.
+    /// Owner, group and mode of the sockets of disks. The control socket is always for this user alone.
     pub access: SocketAccess,
 }
 
@@ -112,12 +112,12 @@ pub struct DiskConfig {
     pub serial: Option<Serial>,
     /// A unix socket on which it is served over vhost-user, to one front end at a time.
     pub vhost: Option<PathBuf>,
-    /// It is served as it is, even if it looks like an image of another format.
+    /// Serve it raw, even if it looks like an image of another format.
     pub any_format: bool,
 }
 
 impl Config {
-    /// One image of one VM on one socket, with everything else as it is by default.
+    /// One image of one VM on one socket, with default values for everything else.
     #[must_use]
     pub fn of_image(image: &Path, name: &str, socket: &Path) -> Self {
         Self {
@@ -167,7 +167,7 @@ fn number<S: Serializer>(weight: &Weight, to: S) -> Result<S::Ok, S::Error> {
 /// What a name of a VM, a pool or a disk consists of.
 pub(in crate::serve) const NAME: &str = "1 to 255 bytes without slashes and control characters";
 
-/// Is it [`NAME`]?
+/// Does the text conform to [`NAME`]?
 pub(in crate::serve) fn is_name(text: &str) -> bool {
     (1..=255).contains(&text.len()) && !text.contains(|c: char| c == '/' || c.is_control())
 }
