@@ -1,4 +1,4 @@
-//! The lock that puts wait for when a store is full.
+//! The lock for puts while a store is full.
 
 use crate::lock_rank::{ADMISSION, LEAF, Ranked, RankedGuard};
 use justitia_share::{Queueing, WaitQueue, Weight};
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Thread, current, park};
 
-/// A mutex whose waiters are served by weight with aging (Justitia, section III-A, Algorithm 1): a wait queue in front of
-/// a mutex that only the holder of the turn takes.
+/// A mutex that serves waiters by weight with aging (Justitia, section III-A, Algorithm 1). A wait queue grants turns; only the
+/// holder of the turn takes the mutex.
 #[derive(Default)]
 pub(super) struct AdmissionLock<T> {
     turns: Ranked<Turns, LEAF>,
@@ -28,18 +28,18 @@ struct Waiter {
     thread: Thread,
 }
 
-/// Access to what the lock guards, until it is dropped. Its fields are dropped in this order: the next in turn finds the
-/// mutex free.
+/// Access to the guarded value, until it is dropped. The fields are dropped in this order, so the next in turn finds the mutex
+/// free.
 pub(super) struct AdmissionGuard<'a, T> {
     value: RankedGuard<'a, T>,
     _turn: Turn<'a>,
 }
 
-/// The turn, handed to the next waiter when it is dropped: no newcomer overtakes it.
+/// The turn; dropping it hands it to the next waiter, so that no newcomer overtakes.
 struct Turn<'a>(&'a Ranked<Turns, LEAF>);
 
 impl<T> AdmissionLock<T> {
-    /// Takes the lock with `weight`, waiting in order. Not reentrant. A panic releases it.
+    /// Takes the lock in the order of weights. Not reentrant. A panic releases it.
     pub(super) fn lock(&self, weight: Weight) -> AdmissionGuard<'_, T> {
         let turn = Turn::wait(&self.turns, weight);
         AdmissionGuard {

@@ -14,21 +14,22 @@ use justitia_guest_protocol::memory::is_sampled;
 use justitia_share::Weight;
 use justitia_share::num::{to_f64, to_u64};
 
-/// What memory holds of a disk: a sample, of which [`justitia_guest_protocol::memory::is_sampled`] says whether a block is in it.
+/// A sample of a disk's blocks in memory. [`justitia_guest_protocol::memory::is_sampled`] tells whether a block is in the
+/// sample.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct DiskSample {
-    /// Bytes in memory, those of all blocks.
+    /// Bytes of all its blocks in memory.
     pub bytes: u64,
-    /// One block in two to the power of this is in the sample.
+    /// One block in 2^shift is in the sample.
     pub shift: u8,
-    /// Those of the sample that are in memory.
+    /// Blocks of the sample that are in memory.
     pub blocks: Vec<u64>,
 }
 
-/// Blocks of a sample at most.
+/// The most blocks of a sample.
 const MAX_SAMPLE: usize = 1 << 16;
 
-/// How each store is partitioned at the moment.
+/// The current partition of each store.
 struct Partitions {
     memory: Partition,
     ssd: Partition,
@@ -54,7 +55,7 @@ impl Cache {
         CacheStats { stores, vms }
     }
 
-    /// What memory holds of a disk: of one block in `2^shift`, or fewer if there are too many.
+    /// Samples a disk's blocks in memory: one block in `2^shift`, or fewer if there are too many.
     pub(crate) fn sample(&self, disk: DiskId, seed: u64, shift: u8) -> DiskSample {
         let number = u64::from(disk.number);
         let mut sample = DiskSample {
@@ -127,7 +128,7 @@ impl Cache {
         }
     }
 
-    /// `of_pools`: bytes of what the policies remember of evicted blocks, and of the curves.
+    /// `of_pools`: bytes of the policies' ghost lists and of the curves.
     fn memory_stats(&self, vms: &[VmStats], of_pools: usize) -> StoreStats {
         let metadata = self.stores.memory.bytes() + self.index.bytes() + of_pools;
         let pools = vms.iter().flat_map(|vm| &vm.pools);
@@ -170,7 +171,7 @@ impl Cache {
     }
 }
 
-/// `memory` and `ssd`: blocks that the pool is entitled to there.
+/// `memory` and `ssd`: the pool's entitlements there, blocks.
 fn pool_stats(pool: &Pool, memory: u64, ssd: u64) -> PoolStats {
     let spec = pool.spec();
     let weight = |store| spec.weight(store).map_or(0, Weight::get);
@@ -189,7 +190,7 @@ fn pool_stats(pool: &Pool, memory: u64, ssd: u64) -> PoolStats {
     }
 }
 
-// A pool's miss-ratio curve as the statistics have it.
+// A pool's miss-ratio curve in the statistics.
 
 /// The curve of a pool by its size in memory and on the SSD together; `None` while little was accessed.
 pub(super) fn status(pool: &Pool) -> Option<CurveStatus> {

@@ -1,4 +1,4 @@
-//! A disk as the cache sees it.
+//! The cache's state of a disk.
 
 use super::pool::PoolHandle;
 use crate::block::{self, BLOCK_BYTES, BLOCK_SIZE, Key};
@@ -14,19 +14,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What an operation needs to know of a disk.
+/// The cache's state of a disk.
 pub(crate) struct DiskState {
     pub(crate) id: DiskId,
     pub(crate) vm: VmId,
     pub(crate) name: String,
     /// The pool of blocks that belong to no container.
     pub(crate) default_pool: PoolHandle,
-    /// What the VM's guest holds, if that is tracked.
+    /// The contents that the VM's guest holds, if tracked.
     pub(super) residency: Option<Arc<Residency>>,
     epochs: WriteEpochs,
-    /// It is not cached any more.
+    /// It has become uncached.
     closed: AtomicBool,
-    /// With reads of the backing store.
+    /// The time that it is busy with reads of the backing store.
     pub(super) busy: Arc<BusyTime>,
 }
 
@@ -60,12 +60,12 @@ impl DiskState {
         Key::new(self.id.number, block)
     }
 
-    /// A read of the backing store begins.
+    /// Begins a read of the backing store.
     pub(crate) fn begin_read(&self) -> DiskRead {
         DiskRead::begin(&self.busy)
     }
 
-    /// What a reader of the backing store has waited lately, nanoseconds; `None` while too few reads are known.
+    /// The recent mean wait of a read of the backing store, nanoseconds; `None` while too few reads are known.
     pub(crate) fn read_ns(&self) -> Option<u64> {
         self.busy.read_ns()
     }
@@ -90,13 +90,13 @@ impl DiskState {
         self.epochs.allows_fill(block, token)
     }
 
-    /// Is it known what the guest holds of the disk?
+    /// Are the guest's contents of the disk tracked?
     pub(crate) const fn is_tracked(&self) -> bool {
         self.residency.is_some()
     }
 
-    /// A write of the byte range begins; called by the write guard. Of a tracked disk it returns the tokens with which
-    /// the write may set hashes once it has ended.
+    /// Begins a write of the byte range; the write guard calls it. For a tracked disk it returns the tokens with which the
+    /// write may set hashes once it has ended.
     pub(crate) fn begin(&self, off: u64, len: u64) -> WriteTokens {
         if self.is_tracked() {
             return self.epochs.begin_with_tokens(off, len);
@@ -105,35 +105,35 @@ impl DiskState {
         WriteTokens::default()
     }
 
-    /// A write of the byte range has ended; called by the write guard.
+    /// Ends a write of the byte range; the write guard calls it.
     pub(crate) fn end(&self, off: u64, len: u64) {
         self.epochs.end(off, len);
     }
 
-    /// From now on nothing is filled: as by a write that never ends.
+    /// Refuses all later fills, like a write that never ends.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.epochs.begin(0, u64::MAX);
     }
 
-    /// Is it not cached any more?
+    /// Has it become uncached?
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 }
 
-// Writes that are under way.
+// Writes in flight.
 
-/// A write, discard or write-zeroes of the backing store, from before it is submitted until it has ended, well, badly or in
-/// a panic. While the guard exists, no block that the range touches is filled.
+/// A write, discard or write-zeroes of the backing store. The guard lives from before the submission until the operation has
+/// succeeded, failed or panicked. Meanwhile no block that the range touches is filled.
 ///
-/// [`Cache::invalidate`](crate::Cache::invalidate) takes one, so that blocks are not removed before fills are
-/// refused: a fill in between would stay.
+/// [`Cache::invalidate`](crate::Cache::invalidate) requires a guard, so that fills are refused before blocks are removed: a
+/// fill in between would stay.
 pub(crate) struct WriteGuard {
     disk: DiskHandle,
     off: u64,
     len: u64,
-    /// Of a tracked disk: with which it may say what the blocks hold.
+    /// For a tracked disk: the tokens with which the write may set hashes.
     tokens: WriteTokens,
 }
 
@@ -148,8 +148,8 @@ impl WriteGuard {
         }
     }
 
-    /// The write has ended well: the disk holds `content`, all of the range, which was not changed since before it was
-    /// submitted. The guest holds its whole blocks.
+    /// Notes a successful write: the disk holds `content`, all of the range, unchanged since before the submission. The guest
+    /// holds its whole blocks.
     pub(crate) fn completed(mut self, content: &[u8]) {
         let (disk, off) = (DiskHandle::clone(&self.disk), self.off);
         let tokens = std::mem::take(&mut self.tokens);
@@ -184,14 +184,14 @@ impl Drop for WriteGuard {
     }
 }
 
-// For how long a disk was busy with reads, as `io_ticks` in the kernel's `Documentation/admin-guide/iostats.rst`.
+// The time that a disk was busy with reads, as `io_ticks` in the kernel's `Documentation/admin-guide/iostats.rst`.
 
-/// The time in which at least one read was under way. Reads that wait together share it, so by the blocks that were read
-/// it is what each took of the disk, and not what its reader waited.
+/// The time in which at least one read was in flight. Concurrent reads share it. So per block it is the disk's time, not the
+/// reader's wait.
 #[derive(Debug, Default)]
 pub(crate) struct BusyTime {
     busy: Ranked<Busy, LEAF>,
-    /// What the latest reads took on average, nanoseconds; 0 while that is not known.
+    /// The recent mean time of a read, nanoseconds; 0 while unknown.
     mean_ns: AtomicU64,
 }
 
@@ -200,7 +200,7 @@ struct Busy {
     under_way: u32,
     since: Option<Instant>,
     total: Duration,
-    /// What readers waited.
+    /// The readers' mean wait.
     mean: Mean,
 }
 
@@ -226,12 +226,12 @@ impl BusyTime {
         }
     }
 
-    /// What readers waited for a read lately, nanoseconds; `None` while too few are known.
+    /// The recent mean wait of a read, nanoseconds; `None` while too few are known.
     pub(crate) fn read_ns(&self) -> Option<u64> {
         Some(self.mean_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0)
     }
 
-    /// All of it up to now.
+    /// The total busy time up to now.
     pub(crate) fn total(&self, now: Instant) -> Duration {
         let busy = self.busy.lock();
         let since = busy.since.map(|since| now.saturating_duration_since(since));
@@ -239,14 +239,14 @@ impl BusyTime {
     }
 }
 
-/// A read of a disk that is under way, until this is dropped.
+/// A read of a disk in flight; dropping it ends the read.
 pub(crate) struct DiskRead {
     disk: Arc<BusyTime>,
     begun: Instant,
 }
 
 impl DiskRead {
-    /// A read of the disk whose time this is begins.
+    /// Begins a read of the disk with this busy time.
     pub(super) fn begin(disk: &Arc<BusyTime>) -> Self {
         let begun = clock::now();
         disk.begin(begun);
@@ -254,7 +254,7 @@ impl DiskRead {
         Self { disk, begun }
     }
 
-    /// How long it has taken so far.
+    /// The time since its beginning.
     pub(crate) fn elapsed(&self) -> Duration {
         clock::since(self.begun)
     }

@@ -1,4 +1,4 @@
-//! Gets: blocks found in memory, and blocks read from the SSD.
+//! Gets: copies blocks from memory, and reads blocks from the SSD.
 
 use super::disk::DiskHandle;
 use super::pool::PoolHandle;
@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a lookup found.
+/// The result of a lookup.
 pub(crate) enum Lookup {
     /// Copied.
     Hit,
@@ -22,7 +22,7 @@ pub(crate) enum Lookup {
     OnSsd(PendingSsdRead),
 }
 
-/// A block that is to be read from the SSD.
+/// A block to read from the SSD.
 pub(crate) struct PendingSsdRead {
     pub(super) key: Key,
     pub(super) ssd: Arc<SsdStore>,
@@ -31,7 +31,7 @@ pub(crate) struct PendingSsdRead {
 }
 
 impl Cache {
-    /// Copies a part of a block out, if the cache has it; with `take` the block is removed.
+    /// Copies a part of a block out, if the cache has it. `take` also removes the block.
     pub(crate) fn get(
         &self,
         disk: &DiskHandle,
@@ -114,15 +114,15 @@ impl Cache {
         Lookup::Hit
     }
 
-    /// Reads blocks from the SSD, together: the content of each, and whether it was the block. `None` when the SSD does not
-    /// answer.
+    /// Reads blocks from the SSD in one batch. Returns each block's content, and whether it is valid. `None` when the SSD does
+    /// not answer.
     pub(crate) fn finish_ssd_reads(
         &self,
         pool: &PoolHandle,
         pending: &[(u64, PendingSsdRead)],
     ) -> Option<(Vec<bool>, Vec<Page>)> {
         let (_, first) = pending.first()?;
-        // All are of one store, except during a replacement, when those of the old store count as misses.
+        // All blocks are of one store, except during a replacement. Then those of the old store count as misses.
         let ssd = &first.ssd;
         let read_refs: Vec<_> = pending.iter().map(|(_, p)| (p.key, p.read_ref)).collect();
         let Some(read) = ssd.read(&read_refs) else {
@@ -143,7 +143,7 @@ impl Cache {
         Some((hits.collect(), read.pages))
     }
 
-    /// What was read into `page`: is it the block? One of a hybrid pool may be in another place then.
+    /// Is `page` the block that was to be read? A block of a hybrid pool may then have moved.
     pub(super) fn finish_ssd_read(
         &self,
         pending: &PendingSsdRead,
@@ -159,7 +159,7 @@ impl Cache {
         let mut entry = self.index.lock(pending.key);
         let current = !pending.ssd.closed() && pending.ssd.is_current(pending.read_ref);
         let Some(entry_ref) = entry.find_at(location).filter(|_| current) else {
-            // Changed or evicted meanwhile: what was read is not the block.
+            // Changed or evicted meanwhile: the content read is not the block's.
             drop(entry);
             if let Some(to) = to {
                 self.free(to, None);
@@ -203,21 +203,21 @@ impl Cache {
     }
 }
 
-// Reads of the SSD store count for the pool whose blocks they are of, and for the disk that they are instead of.
+// Reads of the SSD store are accounted to the pool that owns the blocks, and to the disk whose reads they replace.
 
 impl Cache {
-    /// Is the block not kept on the SSD, since that is no faster than the disk?
+    /// Does the pool bypass the SSD, since that is no faster than the disk?
     fn bypasses_ssd(&self, pending: &PendingSsdRead) -> bool {
         self.owner(pending)
             .is_some_and(|pool| pool.ssd_admission.bypasses())
     }
 
-    /// The pool that the block is of: not always the one that it is read for.
+    /// The pool that owns the block; it may differ from the pool of the read.
     pub(crate) fn owner(&self, pending: &PendingSsdRead) -> Option<PoolHandle> {
         self.pool_at(pending.ssd.pool_of(pending.read_ref.slot))
     }
 
-    /// Notes that a read of the disk has read blocks from the SSD since then. `pool` has the first of them. `served`: no
+    /// Notes that a read of the disk has read blocks from the SSD since `begun`. `pool` owns the first block. `served`: no
     /// block was missing.
     pub(crate) fn ssd_was_read(
         &self,

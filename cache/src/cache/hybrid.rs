@@ -18,20 +18,20 @@ use std::sync::Arc;
 /// Blocks that are demoted at a time: a segment of the SSD store, 64 KiB.
 const QUANTUM: u64 = 16;
 
-/// A block is promoted when its reuse time is at most this part of the time for which blocks stay in memory that are not used.
-/// One reuse time says little of the next: where memory holds one in `k` of blocks that are used equally often, in random
-/// order, one in `k` of the reuse times is within the whole time, though no block is used more than another.
+/// A block is promoted when its reuse time is at most this part of the time for which unused blocks stay in memory. One reuse
+/// time predicts the next poorly: if memory holds one in `k` of equally used blocks, one in `k` of the reuse times is within
+/// the whole time, though no block is used more than another.
 const FITS_PART: u64 = 4;
 
-/// Steps of the stamps of blocks on the SSD in one turn of the memory store. Stamps count modulo 2^16.
+/// Stamps of blocks on the SSD advance by this many steps in one turn of the memory store. Stamps count modulo 2^16.
 const STAMPS: u32 = 1024;
 
-/// Where the blocks of a pool go that memory lets go.
+/// Writes blocks that are evicted from memory to the SSD.
 struct PoolDemotion<'a> {
     cache: &'a Cache,
     pool: &'a Pool,
     ssd: &'a Arc<SsdStore>,
-    /// When the blocks were used last, as it is assumed.
+    /// The assumed time of the blocks' last use.
     stamp: u16,
 }
 
@@ -41,8 +41,8 @@ impl Demotion for PoolDemotion<'_> {
             return None;
         }
         let mut content = [0; BLOCK_SIZE];
-        // SAFETY: the pool's list is locked, so the slot is given to no other block, and the index has named it under the
-        // lock: what is in it was written before, and is not written again until the slot is taken off the list.
+        // SAFETY: the pool's list is locked, so the slot is given to no other block. The index has named it under the lock, so
+        // its content was written before. It is not written again until the slot is taken off the list.
         unsafe { self.cache.stores.memory.arena.read(slot, 0, &mut content) };
         let sum = self.ssd.sum(key, &content);
         let mut log = self.pool.log_on(self.ssd)?;
@@ -71,8 +71,8 @@ impl Demotion for PoolDemotion<'_> {
 }
 
 impl Cache {
-    /// Evicts blocks of a pool from memory; those that were used go to the SSD, if the pool has a weight there. Returns how
-    /// many slots became free. The blocks are demoted in portions, so that the pool's puts wait for one at most.
+    /// Evicts blocks of a pool from memory. Used blocks go to the SSD, if the pool has a weight there. Returns how many slots
+    /// became free. Demotion is in portions, so that the pool's puts wait for one portion at most.
     pub(super) fn evict_from_memory(&self, weights: &WeightTable, pool: &Pool, blocks: u64) -> u64 {
         let ssd = pool
             .spec()
@@ -107,7 +107,7 @@ impl Cache {
         freed
     }
 
-    /// Slots that are left of the extent that the pool fills.
+    /// Free slots in the extent that the pool fills.
     fn room_for_demotion(&self, pool: &Pool, ssd: &SsdStore) -> u64 {
         pool.log_on(ssd).map_or(0, |log| log.room().into())
     }
@@ -121,25 +121,25 @@ impl Cache {
         u16::try_from((clock / self.stamp_unit()) & u64::from(u16::MAX)).unwrap_or(0)
     }
 
-    /// The stamp of a block that was put on the SSD or read there now.
+    /// The stamp of a block that is put on the SSD or read there now.
     pub(super) fn stamp_of_used(&self, pool: &Pool) -> u16 {
         self.stamp(pool.curve.clock())
     }
 
-    /// The stamp of a block that memory lets go now: it was not used for as long as blocks stay there.
+    /// The stamp of a block that memory evicts now. It was not used during its whole stay in memory.
     pub(super) fn stamp_of_evicted(&self, pool: &Pool) -> u16 {
         let stayed = pool.curve.eviction_time().min(self.stamp_unit() << 15);
         self.stamp(pool.curve.clock())
             .wrapping_sub(self.stamp(stayed))
     }
 
-    /// Has memory more free slots than an eviction leaves?
+    /// Has the memory store more free slots than an eviction leaves?
     fn has_spare_memory(&self) -> bool {
         let batch = EVICTION_BATCH.min(self.most_at_once(StoreKind::Memory));
         u64::from(self.stores.memory.available()) > 2 * batch
     }
 
-    /// Would the block of a slot of the SSD, which is used now, have stayed in the pool's part of the memory store?
+    /// Would the block of an SSD slot, which is used now, have stayed in the pool's share of the memory store?
     fn fits_memory(&self, ssd: &SsdStore, pool: &Pool, slot: u32) -> bool {
         let now = self.stamp_of_used(pool);
         let age = u64::from(now.wrapping_sub(ssd.stamp(slot))) * self.stamp_unit();
@@ -147,7 +147,7 @@ impl Cache {
         self.has_spare_memory() || age * FITS_PART <= pool.curve.eviction_time()
     }
 
-    /// A hit takes a block from the SSD. Says where its next put goes.
+    /// Notes that a hit takes a block from the SSD, and decides where its next put goes.
     pub(super) fn taken_from_ssd(&self, ssd: &SsdStore, pool: &Pool, slot: u32, hash: u64) {
         if pool.spec().is_hybrid() {
             let fits = self.fits_memory(ssd, pool, slot);
@@ -155,8 +155,8 @@ impl Cache {
         }
     }
 
-    /// Where a block that was just read from the SSD goes, with its content there: to memory, or to the newest end of the
-    /// pool's log. `None` when it stays, as most do.
+    /// Copies a block that was just read from the SSD to its new place: memory, or the newest end of the pool's log. `None`
+    /// when it stays, as most do.
     pub(super) fn destination(
         &self,
         pending: &PendingSsdRead,
@@ -176,8 +176,8 @@ impl Cache {
         Some(DetachedSlot::Memory(slot))
     }
 
-    /// Writes a block again that would soon be evicted with its extent: it was used. Not when that needs an eviction, and
-    /// not more blocks than came since: only these turn the log.
+    /// Writes a used block again that would soon be evicted with its extent. Not when that needs an eviction, and not more
+    /// blocks than were inserted since: only insertions turn the log.
     fn reinsert(
         &self,
         pool: &Pool,

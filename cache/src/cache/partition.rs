@@ -1,4 +1,4 @@
-//! What each pool is entitled to, and which is evicted from: the paper's policy enforcement (section 4.3).
+//! Entitlements of pools, and the choice of victims: the paper's policy enforcement (section 4.3).
 
 use super::pool::PoolHandle;
 use crate::config::StoreKind;
@@ -8,10 +8,10 @@ use justitia_share::{Demand, NodeId, Tree, Weight, entitlements, excess, victim}
 /// The paper's eviction size, in blocks: 2 MiB.
 pub(crate) const EVICTION_BATCH: u64 = 512;
 
-/// What one pool holds of a store.
+/// A pool's usage of a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolUsage {
-    /// Its weight in this store. A pool that uses only the other one now is entitled to nothing here.
+    /// Its weight in this store. A pool that now uses only the other store has no entitlement here.
     pub(crate) weight: Option<Weight>,
     /// Blocks held.
     pub(crate) used: u64,
@@ -19,7 +19,7 @@ pub(crate) struct PoolUsage {
 
 /// The partition of one store between VMs and their pools, and how it changes during an eviction.
 pub(crate) struct Partition {
-    /// By node: what is held, what the weights alone give, and what is entitled with what others do not use.
+    /// By node: blocks held, share by weight, and entitlement including what others leave unused.
     used: Vec<u64>,
     by_weight: Vec<u64>,
     entitled: Vec<u64>,
@@ -74,13 +74,13 @@ impl Partition {
         }
     }
 
-    /// What a pool is entitled to now: its share by weight, or more when others do not use theirs.
+    /// A pool's entitlement now: its share by weight, or more when others do not use theirs.
     pub(crate) fn entitlement(&self, vm: usize, pool: usize) -> u64 {
         let i = self.vms[vm].1[pool].index();
         self.by_weight[i].max(self.entitled[i])
     }
 
-    /// What a VM is entitled to now, likewise.
+    /// A VM's entitlement now, likewise.
     pub(crate) fn entitlement_of_vm(&self, vm: usize) -> u64 {
         let i = self.vms[vm].0.index();
         self.by_weight[i].max(self.entitled[i])
@@ -96,8 +96,8 @@ impl Partition {
         Some((vm, pool, blocks.clamp(1, EVICTION_BATCH).min(self.used[i])))
     }
 
-    /// Algorithm 1 among siblings: of those whose usage with another batch exceeds what their weight gives,
-    /// the one with the largest excess over what it is entitled to. When none exceeds, all are candidates.
+    /// Algorithm 1 among siblings. Candidates are those whose usage plus another batch exceeds their share by weight; without
+    /// any, all are candidates. Returns the one with the largest excess over its entitlement.
     fn pick(&self, nodes: &[NodeId]) -> Option<usize> {
         let over = |n: &NodeId| {
             self.used[n.index()] + slack(self.by_weight[n.index()]) >= self.by_weight[n.index()]
@@ -119,7 +119,7 @@ impl Partition {
         of(true).or_else(|| of(false))
     }
 
-    /// This many blocks of a pool were evicted.
+    /// Notes that `blocks` blocks of a pool were evicted.
     pub(crate) fn record_freed(&mut self, vm: usize, pool: usize, blocks: u64) {
         let (parent, pools) = &self.vms[vm];
         for node in [*parent, pools[pool]] {
@@ -128,27 +128,27 @@ impl Partition {
         }
     }
 
-    /// Nothing of a pool could be evicted: it is not chosen again.
+    /// Notes that a pool has nothing to evict, so that it is not chosen again.
     pub(crate) fn mark_exhausted(&mut self, vm: usize, pool: usize) {
         let left = self.used[self.vms[vm].1[pool].index()];
         self.record_freed(vm, pool, left);
     }
 }
 
-/// How far around its part a pool counts as using it, and the least that is evicted of it at a time: the paper's eviction
-/// size, or a sixteenth of the part when that is less, so that a pool of a few blocks is not emptied at one stroke.
+/// The tolerance below its share within which a pool counts as using it, and the least that is evicted from it at a time. It is
+/// the paper's eviction size, or a sixteenth of a smaller share, so that a pool of a few blocks is not emptied at once.
 fn slack(part: u64) -> u64 {
     (part / 16).clamp(1, EVICTION_BATCH)
 }
 
 // The weights by which stores are partitioned.
 
-/// The VMs and their pools, with their weights: what is guarded by the admission lock.
+/// The VMs and their pools, with their weights. The admission lock guards it.
 #[derive(Default)]
 pub(crate) struct WeightTable(pub(crate) Vec<(VmId, Weight, Vec<PoolHandle>)>);
 
 impl WeightTable {
-    /// The partition of a store of `capacity` blocks as things stand.
+    /// The partition of a store of `capacity` blocks by the current weights and usage.
     pub(crate) fn partition(&self, store: StoreKind, capacity: u64, ssd_works: bool) -> Partition {
         let vms: Vec<_> = self
             .0

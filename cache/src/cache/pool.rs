@@ -1,4 +1,4 @@
-//! A pool: what one container of one VM holds.
+//! A pool: the blocks of one container of one VM.
 
 use super::pool_curve::{Access, PoolCurve};
 use super::stats::Counters;
@@ -26,23 +26,23 @@ pub(crate) struct Pool {
     spec: Ranked<PoolSpec, LEAF>,
     /// Its blocks in memory, and their eviction policy.
     pub(crate) policy: Ranked<PoolPolicy, POLICY>,
-    /// Slots of the memory store that it holds, free ones included. Changed under the policy's lock.
+    /// Slots of the memory store that it holds, including free ones. Changed under the policy's lock.
     pub(crate) memory_used: AtomicU64,
     /// Its blocks on the SSD.
     pub(crate) log: Ranked<SsdLog, LOG>,
     /// Slots of the SSD store in its extents. Changed under the log's lock.
     pub(crate) ssd_used: AtomicU64,
-    /// Its weight when its puts wait for the admission lock: its part of the whole, in ten-thousandths.
+    /// Its weight when its puts wait for the admission lock: its fraction of the whole, in ten-thousandths.
     queue_weight: AtomicU32,
-    /// By which its blocks are written to the SSD: its VM's weight, and its own among the VM's pools.
+    /// The weights by which its blocks are written to the SSD: its VM's, and its own among the VM's pools.
     write_weights: [AtomicU32; 2],
-    /// What it is entitled to of each store, blocks, as of the last division.
+    /// Its entitlement in each store, blocks, as of the last division.
     entitlements: [AtomicU64; 2],
-    /// Does its policy take it for a hybrid pool?
+    /// Does its policy treat it as a hybrid pool?
     was_hybrid: AtomicBool,
     pub(crate) count: Counters,
     pub(crate) curve: PoolCurve,
-    /// Of the SSD store.
+    /// Its admission to the SSD store.
     pub(crate) ssd_admission: PoolSsdAdmission,
 }
 
@@ -79,7 +79,7 @@ impl Pool {
         }
     }
 
-    /// Nothing is admitted any more: the pool is being destroyed.
+    /// Stops admission: the pool is being destroyed.
     pub(super) fn close(&self) {
         self.policy.lock().closed = true;
         self.log.lock().closed = true;
@@ -97,7 +97,7 @@ impl Pool {
         self.queue_weight.store(weight, Ordering::Relaxed);
     }
 
-    /// Sets the weight of its VM; its own is that on the SSD.
+    /// Sets the weight of its VM. The pool's own write weight is its weight on the SSD.
     pub(crate) fn set_write_weights(&self, vm: Weight) {
         let own = self.spec().weight(StoreKind::Ssd).unwrap_or(Weight::MIN);
         let [of_vm, of_pool] = &self.write_weights;
@@ -105,7 +105,7 @@ impl Pool {
         of_pool.store(own.into(), Ordering::Relaxed);
     }
 
-    /// Whose its blocks are that are written to the SSD.
+    /// The owner of its blocks that are written to the SSD.
     fn segment_owner(&self) -> SegmentOwner {
         let [vm_weight, pool_weight] = self.write_weights.each_ref().map(|weight| {
             Weight::try_from(u64::from(weight.load(Ordering::Relaxed))).unwrap_or(Weight::MIN)
@@ -118,16 +118,15 @@ impl Pool {
         }
     }
 
-    /// The log, locked, if it is what the pool has on this store; `None` once the store is closed, since the
-    /// log may be that of the next one by then.
+    /// The locked log, if it belongs to this store. `None` once the store is closed: the log may then belong to the next store.
     pub(crate) fn log_on(&self, ssd: &SsdStore) -> Option<RankedGuard<'_, SsdLog>> {
-        // A store is closed before the logs are emptied for its successor: open under the lock, it is this
-        // one's.
+        // A store is closed before the logs are emptied for its successor. So if the store is open while the log is locked, the
+        // log is this store's.
         Some(self.log.lock()).filter(|_| !ssd.closed())
     }
 
-    /// Appends a block to the pool's log on the SSD; an extent that is opened for it is the pool's from now on. A block that
-    /// is `reinserted` has been in the log before.
+    /// Appends a block to the pool's log on the SSD. If this opens an extent, the extent becomes the pool's. A `reinserted`
+    /// block has been in the log before.
     pub(super) fn append(
         &self,
         log: &mut SsdLog,
@@ -156,12 +155,12 @@ impl Pool {
         }
     }
 
-    /// What the pool is entitled to of a store, blocks, as of the last division.
+    /// The pool's entitlement in a store, blocks, as of the last division.
     pub(crate) fn entitlement(&self, store: StoreKind) -> u64 {
         self.entitlement_in(store).load(Ordering::Relaxed)
     }
 
-    /// Sets what the pool is entitled to of a store, in blocks.
+    /// Sets the pool's entitlement in a store, in blocks.
     pub(crate) fn set_entitlement(&self, store: StoreKind, blocks: u64) {
         self.entitlement_in(store).store(blocks, Ordering::Relaxed);
         if store == StoreKind::Ssd {
@@ -189,11 +188,11 @@ impl Pool {
     }
 }
 
-/// One in this many blocks that are found in memory is timed.
+/// One in this many memory hits is timed.
 const TIMED: u64 = 64;
 
 impl Counters {
-    /// Counts a block that the SSD served and that went to another place.
+    /// Counts a block that moved after a read from the SSD.
     pub(super) fn moved(&self, to: SlotRef) {
         match to {
             SlotRef::Memory(_) => self.promotions.add(1),
@@ -201,7 +200,7 @@ impl Counters {
         }
     }
 
-    /// Counts a read of the disk: its blocks, and how long it has taken.
+    /// Counts a read of the disk: its blocks and its time.
     pub(crate) fn disk_read(&self, blocks: u64, time: Duration) {
         self.disk_reads.add(1);
         self.disk_read_blocks.add(blocks);
@@ -209,18 +208,18 @@ impl Counters {
         self.disk_wait_us.add(us);
     }
 
-    /// Begins to time a lookup of `blocks` blocks, if it is one of the sample.
+    /// Starts timing a lookup of `blocks` blocks, if it is in the sample.
     pub(crate) fn begin_hit(&self, blocks: u64) -> Option<Instant> {
         (self.memory_hits.get() % TIMED < blocks).then(clock::now)
     }
 
-    /// So many blocks were found in memory since then. They stand for the others.
+    /// Counts `blocks` memory hits since `begun`. They represent the untimed ones.
     pub(crate) fn memory_hit(&self, blocks: u64, begun: Instant) {
         let of = (TIMED / blocks.max(1)).max(1);
         self.hit(blocks.saturating_mul(of), nanos(begun).saturating_mul(of));
     }
 
-    /// So many blocks were read from the SSD since then.
+    /// Counts `blocks` blocks that were read from the SSD since `begun`.
     pub(crate) fn ssd_hit(&self, blocks: u64, begun: Instant) {
         self.hit(blocks, nanos(begun));
     }

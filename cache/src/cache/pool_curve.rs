@@ -1,7 +1,7 @@
-//! What is sampled of a pool's accesses, and the miss-ratio curve that follows.
+//! Samples a pool's accesses, and computes its miss-ratio curve.
 //!
-//! Sampling, model and error: `docs/design/curves.md`. The hash of a block is the index's: its seed is the cache's own, so
-//! no guest can choose blocks that are sampled.
+//! Sampling, model and error: `docs/design/curves.md`. A block's hash is the index's. Its seed is private to the cache, so a
+//! guest cannot choose blocks that are sampled.
 
 use crate::lock_rank::{LEAF, Ranked};
 use justitia_share::curve::{
@@ -12,37 +12,37 @@ use justitia_share::num::to_f64;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Sets of a pool's samples: 8,192 blocks in 144 KiB, four times as many as of a tenant of the page cache, whose blocks are
-/// sixteen times as large.
+/// Sets of a pool's samples: 8,192 blocks in 144 KiB. A tenant of the page cache has a quarter of that, with blocks sixteen
+/// times as large.
 const SETS: usize = 1024;
 
-/// How many of the usual tables that is.
+/// The size of the samples, in tables of the usual size.
 const TABLES: u64 = (SETS / justitia_share::curve::SETS) as u64;
 
-/// Sampled accesses after which the curve is made anew: some 10 ns each. Few in tests, whose pools are small.
+/// Sampled accesses between updates of the curve: some 10 ns each. Few in tests, whose pools are small.
 const UPDATE: u32 = if cfg!(test) { 64 } else { 1024 };
 
-/// Points of a curve are left out that change the miss ratio by less.
+/// Omits points of a curve that change the miss ratio by less.
 const STEP: f64 = 0.01;
 
-/// The curve of a pool. A sampled access takes its lock, the others only compare a hash.
+/// The miss-ratio curve of a pool. Only a sampled access takes its lock; others only compare a hash.
 pub(crate) struct PoolCurve {
     /// One block in 2^shift is sampled.
     shift: AtomicU32,
     /// The sampler's clock.
     clock: AtomicU64,
-    /// A block whose reuse time is at most this fits what the pool is entitled to of the memory store.
+    /// A block with at most this reuse time fits the pool's entitlement in the memory store.
     eviction_time: AtomicU64,
-    /// The largest size that the curve is wanted for, blocks.
+    /// The largest size on the curve, blocks.
     max_blocks: AtomicU64,
     sampled: Ranked<Option<Box<Sampled>>, LEAF>,
     min_shift: AtomicU32,
 }
 
-/// What is known of a pool that was accessed.
+/// The samples of a pool that was accessed.
 struct Sampled {
     sampler: DistanceSampler,
-    /// How far back an earlier access was known at the last update, blocks.
+    /// The longest known reuse distance at the last update, blocks.
     reach: u64,
     recent: DecayedHistogram,
     curve: MissRatioCurve,
@@ -54,22 +54,22 @@ struct Sampled {
     left: u32,
 }
 
-/// How a block is accessed.
+/// The kind of an access to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// It is read, and stays.
+    /// A read that leaves the block cached.
     Read,
-    /// A guest puts it into an exclusive cache.
+    /// A put by a guest into an exclusive cache.
     Put,
-    /// It is read from an exclusive cache, and taken out.
+    /// A read from an exclusive cache, which removes the block.
     Take,
 }
 
 impl PoolCurve {
-    /// At most one block in 2^this is sampled, so that all hits together pay little for those that are.
+    /// At most one block in 2^`MIN_SHIFT` is sampled, so that sampling costs little on average.
     pub(crate) const MIN_SHIFT: u32 = 5;
 
-    /// Of pools of tests, which are small, any part is sampled.
+    /// In tests, whose pools are small, any fraction is sampled.
     pub(crate) fn new() -> Self {
         Self::with_min_shift(if cfg!(test) { 0 } else { Self::MIN_SHIFT })
     }
@@ -85,7 +85,7 @@ impl PoolCurve {
         }
     }
 
-    /// At most one block in 2^this is sampled from now on.
+    /// Samples at most one block in 2^`min_shift` from now on.
     #[cfg(any(test, feature = "lab"))]
     pub(crate) fn set_min_shift(&self, min_shift: u32) {
         self.min_shift.store(min_shift, Ordering::Relaxed);
@@ -96,17 +96,18 @@ impl PoolCurve {
         self.min_shift.load(Ordering::Relaxed)
     }
 
-    /// Sets the size of the stores, and what the pool is entitled to of them, in blocks.
+    /// Sets the size of the stores and the pool's entitlement in them, in blocks.
     pub(crate) fn set_size(&self, capacity: u64, entitlement: u64) {
         self.max_blocks.store(capacity, Ordering::Relaxed);
         if self.sampled.lock().is_none() {
-            // What a pool uses may well be twice what it gets.
+            // A pool may use twice its entitlement.
             let shift = first_shift(entitlement.saturating_mul(2) / TABLES).max(self.min_shift());
             self.shift.store(shift, Ordering::Relaxed);
         }
     }
 
-    /// Notes an access to the block of this hash. `gets` are the pool's so far, `entitlement` is its part of the memory store.
+    /// Notes an access to the block of this hash. `gets` returns the pool's gets so far. `entitlement` is its share of the
+    /// memory store.
     pub(crate) fn access(&self, hash: u64, how: Access, gets: impl Fn() -> u64, entitlement: u64) {
         let shift = self.shift.load(Ordering::Relaxed);
         if !Sampler::is_sampled(hash, shift) {
@@ -141,19 +142,18 @@ impl PoolCurve {
         self.eviction_time.store(time, Ordering::Relaxed);
     }
 
-    /// The time in accesses of the pool; of an exclusive cache in puts.
+    /// The pool's clock: it counts accesses, in an exclusive cache puts.
     pub(crate) fn clock(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)
     }
 
-    /// After how many accesses a block that is not used again leaves the pool's part of the memory store; 0 while nothing is
-    /// known.
+    /// The number of accesses after which an unused block leaves the pool's share of the memory store; 0 while unknown.
     pub(crate) fn eviction_time(&self) -> u64 {
         self.eviction_time.load(Ordering::Relaxed)
     }
 
-    /// Sizes in blocks, ascending, and the part of the gets that a cache of that size would miss, 0 to 1, as far as they
-    /// differ by a hundredth; empty while nothing is known.
+    /// Ascending sizes in blocks, each with the fraction of gets that a cache of that size would miss, 0 to 1. Fractions differ
+    /// by at least a hundredth. Empty while unknown.
     pub(crate) fn steps(&self) -> Vec<(f64, f64)> {
         let sampled = self.sampled.lock();
         sampled
@@ -161,7 +161,7 @@ impl PoolCurve {
             .map_or_else(Vec::new, |sampled| sampled.curve.steps(STEP))
     }
 
-    /// Gets a second, lately; `gets` are the pool's so far. 0 until one was sampled.
+    /// Recent gets a second; `gets` are the pool's so far. 0 until one was sampled.
     pub(crate) fn rate(&self, gets: u64) -> f64 {
         let sampled = self.sampled.lock();
         sampled
@@ -169,7 +169,7 @@ impl PoolCurve {
             .map_or(0.0, |sampled| sampled.rate(gets, Instant::now()))
     }
 
-    /// Shifts what was counted so far back in time.
+    /// Makes the counts older.
     #[cfg(test)]
     fn make_older(&self, by: std::time::Duration) {
         if let Some(sampled) = self.sampled.lock().as_mut() {
@@ -212,20 +212,19 @@ impl Sampled {
         }
     }
 
-    /// Gets a second. What was counted at a steady rate since the beginning, and has decayed meanwhile, is so many times
-    /// what comes in a second.
+    /// Gets a second: the decayed count, divided by the decayed time since the beginning.
     fn rate(&self, gets: u64, now: Instant) -> f64 {
         let life = HALF_LIFE.mean_life().as_secs_f64();
         let since = |then| now.saturating_duration_since(then);
         let new = to_f64(gets.saturating_sub(self.before.accesses));
-        // They came evenly, and have decayed, too.
+        // The new gets are assumed to be evenly spread, and decay accordingly.
         let decay = HALF_LIFE.decay(since(self.at));
         let left = life * (1.0 - decay) / since(self.at).as_secs_f64().max(1e-9);
         let counted = self.curve.accesses().mul_add(decay, new * left.min(1.0));
         counted / (life * (1.0 - HALF_LIFE.decay(since(self.begun)))).max(1.0)
     }
 
-    /// Takes over what was sampled by now, of `gets` accesses.
+    /// Updates the curve with the new samples, of `gets` accesses in total.
     fn update(&mut self, gets: u64, max_blocks: u64, min_shift: u32) {
         self.left = UPDATE;
         let counted = ReuseTimes {

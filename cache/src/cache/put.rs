@@ -1,4 +1,4 @@
-//! Puts: blocks that a read or a guest brings, and the slots for them.
+//! Puts: inserts blocks from reads and guests, and finds slots for them.
 
 use super::disk::{DiskHandle, DiskState};
 use super::partition::EVICTION_BATCH;
@@ -21,9 +21,9 @@ use std::sync::atomic::Ordering;
 /// Why a block was not inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// No slot could be had.
+    /// No slot was free.
     NoRoom,
-    /// The SSD store, which is all that the pool has, is not worth it for it ([`crate::ssd_admission`]).
+    /// The pool only uses the SSD store, which is not worth it for this pool ([`crate::ssd_admission`]).
     NotWorthIt,
     /// A write to its range was or is in flight, or the store was replaced.
     Raced,
@@ -75,7 +75,7 @@ impl Cache {
         Ok(())
     }
 
-    /// A slot for a block of the pool, with its content, in the store where it belongs.
+    /// Finds a slot for a block of the pool, in the store where it belongs, and writes the block there.
     fn slot_for(
         &self,
         disk: &DiskHandle,
@@ -110,7 +110,7 @@ impl Cache {
             }
         }
         let slot = self.memory_slot(pool, key).ok_or(Refused::NoRoom)?;
-        // SAFETY: the slot is ours until the index names it.
+        // SAFETY: only this thread uses the slot until the index names it.
         unsafe { self.stores.memory.arena.write(slot, content) };
         Ok(DetachedSlot::Memory(slot))
     }
@@ -118,12 +118,12 @@ impl Cache {
 
 // Admission: slots for the blocks of puts.
 //
-// A put takes a slot from its pool's free list; when that is empty, the pool takes some of the store's free slots. Only
-// when the store as a whole is full does the put wait for the admission lock, in the order of the paper's weight-aware
-// lock (Justitia, section III-A); its holder evicts up to 2 MiB from the victims of Algorithm 1.
+// A put takes a slot from its pool's free list. When that is empty, the pool takes some of the store's free slots. Only when
+// the whole store is full does the put wait for the admission lock. The paper's weight-aware lock (Justitia, section III-A)
+// orders the waiters. The holder evicts up to 2 MiB from the victims of Algorithm 1.
 
-/// Rounds after which a put is dropped: other puts of the pool took the slots each time. A round evicts up to 2 MiB, so
-/// that hardly happens twice; the limit is there for a pool whose part is a few blocks.
+/// Rounds after which a put is dropped, because other puts of the pool took the slots each time. A round evicts up to 2 MiB, so
+/// two are rare; the limit is for a pool whose share is a few blocks.
 const ROUNDS: usize = 8;
 
 impl Cache {
@@ -171,12 +171,12 @@ impl Cache {
         policy.free.append(&self.stores.memory, free);
     }
 
-    /// Puts a slot that is in no list on the pool's free list, and returns some to the store when there are many.
+    /// Puts a slot that is in no list on the pool's free list, and returns some to the store when the list is long.
     pub(super) fn keep_free(&self, pool: &Pool, policy: &mut PoolPolicy, slot: u32) {
         let memory = &self.stores.memory;
         policy.free.push(memory, slot);
         let batch = self.batch.load(Ordering::Relaxed);
-        // Beyond the capacity: the store has shrunk, and the slot is not used again.
+        // The store has shrunk: a slot beyond its capacity is not used again.
         let beyond = slot >= memory.capacity();
         if policy.free.len() > 2 * batch || beyond || policy.closed {
             let count = if beyond { 1 } else { batch };
@@ -192,7 +192,7 @@ impl Cache {
         self.stores.memory.return_slots(pool.id.index, free);
     }
 
-    /// A slot of the SSD store for a block of the pool, with the block on its way there.
+    /// Finds a slot of the SSD store for a block of the pool, and queues the block for writing.
     fn ssd_slot(
         &self,
         ssd: &Arc<SsdStore>,
@@ -218,7 +218,7 @@ impl Cache {
         None
     }
 
-    /// An extent may have become free.
+    /// Releases the slot's extent if it has become free.
     pub(super) fn release_extent(&self, ssd: &SsdStore, pool: &Pool, slot: u32) {
         let Some(mut log) = pool.log_on(ssd) else {
             return;
@@ -231,10 +231,10 @@ impl Cache {
     }
 }
 
-// Verified puts: blocks that a guest offers are compared with what the host served last.
+// Verified puts: compares blocks that a guest offers with those that the host served last.
 
 impl Cache {
-    /// From now on it is known what the VM's guest holds of disks that are added later, so that it can put. `bytes` is the
+    /// Starts tracking which contents of disks that are added later the VM's guest holds, so that it can put. `bytes` is the
     /// size of the table: 16 for a block.
     ///
     /// # Errors
@@ -249,8 +249,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Caches a block that the guest offers, if its content is what the guest was served last and still the disk's.
-    /// `content` must not change meanwhile.
+    /// Caches a block that the guest offers, if its content was last served to the guest and is still the disk's. `content`
+    /// must not change meanwhile.
     pub(crate) fn offer(
         &self,
         disk: &DiskHandle,
@@ -258,8 +258,8 @@ impl Cache {
         block: u64,
         content: &Block,
     ) -> Verdict {
-        // Before the hash is looked up: a write that begins later makes the token void, one that began earlier has
-        // removed the hash or is still in flight.
+        // Take the token before looking up the hash. A later write voids the token; an earlier one has removed the hash or is
+        // still in flight.
         let token = disk.token(block);
         let (Some(residency), Some(key)) = (&disk.residency, disk.key(block)) else {
             return Verdict::Unknown;
@@ -274,7 +274,7 @@ impl Cache {
             return Verdict::Mismatch;
         }
         {
-            // The guest has given it away: it may not be offered again before it is read again.
+            // The guest has given the block away: it must read it before it can offer it again.
             let mut entry = residency.lock(key);
             if entry.get() != Some(known) {
                 return Verdict::Raced;
@@ -299,8 +299,8 @@ impl Cache {
 }
 
 impl DiskState {
-    /// The guest was served a block, or has written it: it holds this content. `token` was taken before the content was
-    /// read. Anything but a whole block is left out.
+    /// Notes that the guest holds this content of a block, which it has read or written. `token` was taken before the content
+    /// was read. Only whole blocks count.
     pub(crate) fn served(&self, block: u64, content: &[u8], token: FillToken) {
         let Some(residency) = &self.residency else {
             return;

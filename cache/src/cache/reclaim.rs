@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Cache {
-    /// Is there an SSD store that works? Its pools use memory meanwhile.
+    /// Does the SSD store work? Otherwise its pools use memory.
     pub(super) fn ssd_works(&self) -> bool {
         self.stores.working_ssd().is_some()
     }
@@ -28,7 +28,7 @@ impl Cache {
         }
     }
 
-    /// Blocks that are evicted at a time at most: a sixteenth of a small store.
+    /// The most blocks of one eviction: a sixteenth of a small store.
     pub(super) fn most_at_once(&self, store: StoreKind) -> u64 {
         let least = match store {
             StoreKind::Memory => 1,
@@ -37,7 +37,7 @@ impl Cache {
         (self.capacity(store) / 16).max(least)
     }
 
-    /// Evicts about `want` blocks from the pools that exceed their part; returns how many slots became free.
+    /// Evicts about `want` blocks from the pools that exceed their share. Returns how many slots became free.
     pub(super) fn reclaim(&self, weights: &WeightTable, store: StoreKind, want: u64) -> u64 {
         if store == StoreKind::Ssd && self.stores.working_ssd().is_some_and(|ssd| ssd.shrinks()) {
             return 0;
@@ -66,7 +66,7 @@ impl Cache {
         freed
     }
 
-    /// Divides a store as things stand, and tells the pools their part.
+    /// Divides a store by the current weights and usage, and sets the pools' entitlements.
     pub(super) fn divide(&self, weights: &WeightTable, store: StoreKind) -> Partition {
         let partition = weights.partition(store, self.capacity(store), self.ssd_works());
         for (vm, (_, _, pools)) in weights.0.iter().enumerate() {
@@ -77,7 +77,7 @@ impl Cache {
         partition
     }
 
-    /// Evicts blocks of a pool from memory, those that were used to `demotion`; returns how many slots became free.
+    /// Evicts blocks of a pool from memory; used blocks go to `demotion`. Returns how many slots became free.
     pub(super) fn evict_to(
         &self,
         pool: &Pool,
@@ -95,7 +95,7 @@ impl Cache {
         freed.into()
     }
 
-    /// Evicts blocks of a pool, which are not cached any more then; returns how many slots became free.
+    /// Evicts blocks of a pool without demotion. Returns how many slots became free.
     pub(super) fn evict(&self, pool: &Pool, store: StoreKind, blocks: u64) -> u64 {
         match store {
             StoreKind::Memory => self.evict_to(pool, blocks, None),
@@ -120,7 +120,7 @@ impl Cache {
     }
 }
 
-// A memory store that changes its size while it serves.
+// Resizing the memory store while it serves.
 
 impl Cache {
     fn resize_memory(&self, bytes: u64) -> Result<(), CacheError> {
@@ -142,10 +142,10 @@ impl Cache {
         Ok(())
     }
 
-    /// Evicts the excess, from the pools that exceed their part; moves blocks beyond the new end to free slots before it;
-    /// returns the memory beyond to the kernel.
+    /// Evicts the excess from the pools that exceed their share, moves blocks beyond the new end to free slots before it, and
+    /// returns the memory beyond it to the kernel.
     fn shrink(&self, weights: &WeightTable, slots: u32) {
-        // Those that are being destroyed, too: their blocks are found until they are dropped.
+        // Include pools that are being destroyed: their blocks are found until they are dropped.
         let pools = self.pools.load_full();
         let pools: Vec<_> = pools.iter().flatten().collect();
         loop {
@@ -154,7 +154,7 @@ impl Cache {
                 break;
             };
             if self.reclaim(weights, StoreKind::Memory, over.max(1)) == 0 {
-                // The rest is being filled or freed at the moment.
+                // The other slots are being filled or freed right now.
                 std::thread::yield_now();
             }
         }
@@ -168,14 +168,14 @@ impl Cache {
             }
         }
         let huge = self.stores.memory.huge_pages_beyond();
-        // SAFETY: no list and no stack has a slot beyond the capacity any more, and none is handed out while
-        // the admission lock is ours, which a resize holds from beginning to end.
+        // SAFETY: no list and no stack has a slot beyond the capacity, and none is handed out while this thread holds the
+        // admission lock, which a resize holds from beginning to end.
         if let Err(error) = unsafe { self.stores.memory.arena.release(huge) } {
             tracing::warn!(%error, "the kernel did not take the memory of the shrunk store back");
         }
     }
 
-    /// Moves a pool's blocks from beyond the end; `true` when there is none any more.
+    /// Moves a pool's blocks from beyond the end. Returns `true` when none is left there.
     fn relocate(&self, pool: &PoolHandle, end: u32) -> bool {
         let memory = &self.stores.memory;
         let mut policy = pool.policy.lock();
@@ -201,8 +201,8 @@ impl Cache {
             };
             let mut entry = self.index.lock(memory.key(old));
             if let Some(entry_ref) = entry.find_at(Location::memory(old)) {
-                // SAFETY: the shard is locked and its index names the old slot, so it is not written; the new
-                // one is in no list and no index: it is ours.
+                // SAFETY: the shard is locked and its index names the old slot, so it is not written. The new slot is in no
+                // list and no index, so only this thread uses it.
                 unsafe { memory.arena.copy(old, new) };
                 policy.replace(memory, old, new);
                 entry.relocated(entry_ref, Location::memory(new));
@@ -220,11 +220,11 @@ impl Cache {
     }
 }
 
-// Stores: resized, replaced.
+// Resizing and replacing stores.
 
 impl Cache {
-    /// Changes the size of a store, in bytes; when it shrinks, what is too much is evicted before this
-    /// returns. An SSD store that has failed is opened anew, empty.
+    /// Changes the size of a store, in bytes. When it shrinks, the excess is evicted before this returns. A failed SSD store is
+    /// opened anew, empty.
     ///
     /// # Errors
     /// When the store cannot have that size, or there is no such store.
@@ -246,14 +246,15 @@ impl Cache {
         Ok(())
     }
 
-    /// Remembers an SSD store that cannot be had, so that statistics say why, and [`resize`](Self::resize) tries it again.
+    /// Remembers an SSD store that could not be opened, so that statistics show the reason and [`resize`](Self::resize)
+    /// retries.
     pub(crate) fn refuse_ssd(&self, ssd: SsdConfig, why: String) {
         let mut registry = self.registry.lock();
         registry.config.ssd = Some(ssd);
         registry.ssd_refused = Some(why);
     }
 
-    /// Replaces the SSD store, or takes it away; its blocks are dropped.
+    /// Replaces or removes the SSD store; its blocks are dropped.
     ///
     /// # Errors
     /// When the new one cannot be used; there is none then, until [`resize`](Self::resize) opens it.

@@ -1,4 +1,4 @@
-//! Blocks that go: removed from the index, and their slots returned to their pools.
+//! Removes blocks from the index, and returns their slots to their pools.
 
 use super::disk::{DiskHandle, WriteGuard};
 use super::pool::PoolHandle;
@@ -8,12 +8,12 @@ use crate::store::SsdStore;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The largest range whose blocks are looked up one by one. In larger ones the index is asked first where it has some.
-/// Small in tests, so that the model's disks have larger ranges.
+/// The largest range whose blocks are looked up one by one. For larger ones the index first reports its occupied regions. Small
+/// in tests, so that the model's disks have larger ranges.
 pub(super) const SWEEP_BLOCKS: u64 = if cfg!(test) { 8 } else { 4096 };
 
 impl Cache {
-    /// Removes what the cache holds of the range of a write that has begun, and what is known of the guest's copy.
+    /// Removes the cached blocks in the range of a write that has begun, and their entries in the residency table.
     pub(crate) fn invalidate(&self, change: &WriteGuard) {
         self.remove(change.disk(), change.blocks());
     }
@@ -32,9 +32,9 @@ impl Cache {
         }
         let number = u64::from(disk.id.number);
         let held = u64::try_from(self.index.len()).unwrap_or(u64::MAX);
-        // Nothing of the range is put any more, so both calls find the same.
+        // No block of the range is put meanwhile, so both calls find the same.
         let parts = || self.index.occupied(number, blocks.clone());
-        // Asking for a region costs about as much as looking up a block.
+        // A region's query costs about as much as a block's lookup.
         let regions = (blocks.end - blocks.start) / REGION;
         if regions > held || parts().map(|part| part.end - part.start).sum::<u64>() > held {
             self.index.sweep(
@@ -67,7 +67,7 @@ impl Cache {
     }
 }
 
-// Slots that were removed from the index, on their way back to their pools.
+// Detached slots, on their way back to their pools.
 
 /// A slot that was removed from the index. It must be freed.
 pub(super) enum DetachedSlot {
@@ -85,8 +85,8 @@ impl DetachedSlot {
 }
 
 impl Cache {
-    /// The slot of an entry that was just removed from the index. Call while its shard is locked: once it is not, the store
-    /// may be replaced, and the slot belong to the next one.
+    /// The slot of an entry that was just removed from the index. Call it while the shard is locked: afterwards the store may
+    /// be replaced, and the slot may belong to the next one.
     pub(super) fn detach(&self, location: Location) -> Option<DetachedSlot> {
         Some(match location.slot() {
             SlotRef::Memory(slot) => DetachedSlot::Memory(slot),
@@ -94,8 +94,8 @@ impl Cache {
         })
     }
 
-    /// Returns a slot to its pool, and returns the pool. `taken_by_hit` is the hash of its key when a hit removed it; no policy
-    /// may be locked then.
+    /// Returns a slot to its pool; returns the pool. `taken_by_hit` is the hash of its key when a hit removed it; no policy may
+    /// be locked then.
     pub(super) fn free(
         &self,
         detached: DetachedSlot,

@@ -1,4 +1,4 @@
-//! The life of the SSD store: opened, replaced, failed.
+//! Opens, replaces and resizes the SSD store, and handles its failure.
 
 use super::pool::PoolHandle;
 use super::ssd_threads;
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 /// Threads that write to the SSD: while one waits for its segments, the other prepares the next.
 const WRITERS: usize = 2;
 
-/// How long the users of a replaced store may hold it.
+/// The longest wait for users of a replaced store.
 pub(super) const REPLACE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A store that has shrunk, and its extents beyond the new end.
+/// A shrunk store, and its extents beyond the new end.
 type Shrunk = (Arc<SsdStore>, Range<u32>);
 
 impl Cache {
@@ -36,11 +36,11 @@ impl Cache {
             .map_err(failed)
     }
 
-    /// Takes a device into use as SSD store; there is none before. Without writers, only
-    /// [`write_ssd`](Self::write_ssd) writes: for tests and models that must run the same way twice.
+    /// Starts an SSD store on a device, where there is none. Without writers, only [`write_ssd`](Self::write_ssd) writes: for
+    /// tests and models that must be reproducible.
     ///
     /// # Errors
-    /// If the device has not the room, or threads cannot be started.
+    /// If the device is too small, or threads cannot be started.
     #[cfg(any(test, feature = "lab"))]
     pub fn start_ssd(
         self: &Arc<Self>,
@@ -72,7 +72,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Starts a thread that works for the store until it is closed; on an error it is.
+    /// Starts a thread that runs until the store is closed. On an error the store is closed.
     fn start_for_ssd(
         self: &Arc<Self>,
         name: String,
@@ -98,14 +98,14 @@ impl Cache {
         self.stores.ssd.store(None);
     }
 
-    /// Replaces the SSD store. Hold `ssd_resize`, and nothing that others need: devices are opened and closed.
+    /// Replaces the SSD store. Hold `ssd_resize`, but no contended lock, since this opens and closes devices.
     pub(super) fn replace_ssd(self: &Arc<Self>, ssd: Option<SsdConfig>) -> Result<(), CacheError> {
-        // Before the one that there is goes.
+        // Check before the old store is closed.
         ssd.as_ref().map_or(Ok(()), |ssd| has_size(ssd.bytes))?;
         self.registry.lock().config.ssd.clone_from(&ssd);
         let old = self.stores.ssd.load_full().map(|old| old.device_in_use());
         self.stop_ssd();
-        // The users of the old store have the same file locked. The last one removes it.
+        // The users of the old store hold the lock on the same file. The last one removes the file.
         let start = Instant::now();
         while old.as_ref().is_some_and(|old| old.strong_count() > 0)
             && start.elapsed() < REPLACE_TIMEOUT
@@ -117,8 +117,8 @@ impl Cache {
         opened
     }
 
-    /// Gives the SSD store another size; one that has failed is opened anew. What lies beyond a new end is still to be
-    /// dropped, by [`empty_beyond`](Self::empty_beyond). Hold as for [`replace_ssd`](Self::replace_ssd).
+    /// Resizes the SSD store; opens a failed store anew. The caller then empties the extents beyond the new end, by
+    /// [`empty_beyond`](Self::empty_beyond). Locks as for [`replace_ssd`](Self::replace_ssd).
     pub(super) fn size_ssd(self: &Arc<Self>, bytes: u64) -> Result<Option<Shrunk>, CacheError> {
         has_size(bytes)?;
         let config = self.registry.lock().config.ssd.clone();
@@ -146,8 +146,7 @@ impl Cache {
         Ok((!beyond.is_empty()).then_some((ssd, beyond)))
     }
 
-    /// The SSD store's device has failed at something. After too much of that the store is closed, and its
-    /// pools use memory.
+    /// Counts an error of the SSD store's device. After too many the store is closed, and its pools use memory.
     pub(super) fn ssd_error(&self, ssd: &Arc<SsdStore>, error: &io::Error) {
         tracing::warn!(%error, "the SSD store's device failed; the blocks are dropped");
         if !ssd.failed(error) {
@@ -163,7 +162,7 @@ impl Cache {
         }
     }
 
-    /// Removes everything on the closed SSD store from the index and from the pools.
+    /// Removes all blocks of the closed SSD store from the index and from the pools.
     fn sweep_ssd(&self) {
         self.index.sweep(
             &self.stores,
@@ -192,8 +191,8 @@ fn has_size(bytes: u64) -> Result<(), CacheError> {
     }
 }
 
-/// Ends the writers, which remove the store's file. [`set_ssd`](Cache::set_ssd) also waits for them: a process that ends
-/// at once calls it first.
+/// Ends the writers, which remove the store's file. [`set_ssd`](Cache::set_ssd) also waits for them: call it first if the
+/// process exits next.
 impl Drop for Cache {
     fn drop(&mut self) {
         if let Some(ssd) = self.stores.ssd.load_full() {
@@ -202,14 +201,13 @@ impl Drop for Cache {
     }
 }
 
-// Extents that are emptied: of a pool that is destroyed, or beyond the end of a store that shrinks.
+// Empties extents of a destroyed pool, or beyond the end of a shrunk store.
 
-/// How long to wait for writes that are under way; a device that takes longer has failed.
+/// The longest wait for pending writes; a slower device has failed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Cache {
-    /// Empties the log of a pool that is being destroyed, and tells the device that the content is not
-    /// needed. Hold no lock.
+    /// Empties the log of a pool that is being destroyed, and discards its extents. Call it without locks.
     pub(super) fn empty_log(&self, pool: &PoolHandle) {
         let (mut since, mut left) = (Instant::now(), u32::MAX);
         while let Some(ssd) = self.stores.working_ssd() {
@@ -225,7 +223,7 @@ impl Cache {
             if now == 0 {
                 return;
             }
-            // Each write is timed alone, and discards are not.
+            // The timeout restarts when a write has ended. Discards do not count.
             if now < left {
                 (since, left) = (Instant::now(), now);
             }
@@ -240,20 +238,20 @@ impl Cache {
         }
     }
 
-    /// Waits a little for writes that are under way; past all patience the store has failed.
+    /// Waits briefly for pending writes. After the timeout the store has failed.
     fn wait_for_ssd(&self, ssd: &Arc<SsdStore>, since: Instant) {
         if since.elapsed() > WRITE_TIMEOUT {
             let error = io::Error::new(io::ErrorKind::StorageFull, "a write takes over 30 s");
             self.ssd_error(ssd, &error);
         }
-        // Where threads write, this one must not hang with them.
+        // If writer threads exist, this thread must not hang with them.
         if ssd.has_writers() || !self.write_one(ssd) {
             std::thread::sleep(Duration::from_micros(200));
         }
     }
 
-    /// Drops what lies in extents beyond the end of a store that has shrunk. No pool gets them meanwhile, and no put
-    /// evicts. Hold no lock that others need: writes may be under way, and discards take long.
+    /// Drops the blocks in extents beyond the end of a shrunk store. Meanwhile no pool gets these extents, and no put evicts.
+    /// Hold no contended lock: it waits for pending writes, and discards take long.
     pub(super) fn empty_beyond(&self, ssd: &Arc<SsdStore>, beyond: Range<u32>) {
         let mut left: Vec<_> = beyond.collect();
         let mut since = Instant::now();
@@ -272,7 +270,7 @@ impl Cache {
         }
     }
 
-    /// Empties an extent if it is in use; `true` when it is not any more.
+    /// Empties an extent if it is in use. Returns `true` once it is free.
     fn is_emptied(&self, ssd: &SsdStore, extent: u32) -> bool {
         let Some(pool) = ssd.pool_in_use(extent).and_then(|at| self.pool_at(at)) else {
             return true;

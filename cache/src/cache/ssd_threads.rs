@@ -1,4 +1,4 @@
-//! The threads of the SSD store: two write, one watches whether its device answers.
+//! The threads of the SSD store: two writers, and a watchdog for its device.
 
 use super::state::Cache;
 use crate::store::{Segment, SsdStore};
@@ -45,7 +45,7 @@ impl Cache {
     }
 }
 
-/// A writer thread: until the store is closed or the cache is gone.
+/// A writer thread. It ends when the store is closed or the cache is gone.
 pub(super) fn write(cache: &Weak<Cache>, ssd: &Arc<SsdStore>) {
     loop {
         let segments = ssd.next_full();
@@ -56,17 +56,17 @@ pub(super) fn write(cache: &Weak<Cache>, ssd: &Arc<SsdStore>) {
     }
 }
 
-// What becomes of an SSD store whose device does not answer.
+// The watchdog for an SSD store's device.
 
-/// A device that has not answered a read or write for this long has failed. It is what the kernel gives a disk
+/// A device that has not answered a read or write for this long has failed. This is the kernel's default timeout of a disk
 /// (`/sys/block/*/queue/io_timeout`).
 const FAILED: Duration = Duration::from_secs(30);
 
-/// How soon it is noticed that it answers again: less than it is waited for.
+/// The interval of checks whether it answers again; shorter than the patience with it.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Cache {
-    /// Closes the store if its device has not answered for too long; `true` when it is to be looked at again.
+    /// Closes the store if its device has not answered for too long. Returns `true` when it must be checked again.
     fn watch_stall(&self, ssd: &Arc<SsdStore>, patience: Duration) -> bool {
         let reads = ssd.stalled_for().map(|time| (time, "read"));
         let writes = ssd.writing_for().map(|time| (time, "write"));
@@ -76,7 +76,7 @@ impl Cache {
         if stalled < patience {
             return true;
         }
-        // Of this kind, so that one is enough.
+        // One error of this kind makes the store fail.
         let error = io::Error::new(
             io::ErrorKind::StorageFull,
             format!("it has not answered a {what} for {} s", stalled.as_secs()),
@@ -86,7 +86,7 @@ impl Cache {
     }
 }
 
-/// A thread that watches a store: until it is closed or the cache is gone.
+/// The watchdog thread. It ends when the store is closed or the cache is gone.
 pub(super) fn watch(cache: &Weak<Cache>, ssd: &Arc<SsdStore>) {
     while ssd.wait_for_stall() {
         loop {
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// All put as fast as they can while the SSD writes so many segments; what is written of each.
+    /// All put as fast as they can until the SSD has written `segments` segments. Returns the segments written for each putter.
     fn saturate(cache: &Cache, putters: &mut [Putter], segments: u64) -> Vec<u64> {
         for _ in 0..segments {
             for putter in &mut *putters {

@@ -32,7 +32,7 @@ pub struct Cache {
     pub(super) pools: ArcSwap<PoolTable>,
     /// Puts wait for it when a store is full.
     pub(super) admission_lock: AdmissionLock<WeightTable>,
-    /// Free slots that a pool takes at once.
+    /// The number of free slots that a pool takes at once.
     pub(super) batch: AtomicU32,
     pub(super) registry: Ranked<Registry, REGISTRY>,
     pub(super) ssd_change: Ranked<(), SSD_CHANGE>,
@@ -44,12 +44,12 @@ impl Cache {
     /// An empty cache.
     ///
     /// # Errors
-    /// When a store cannot be had.
+    /// When a store cannot be allocated.
     pub fn new(config: CacheConfig) -> Result<Arc<Self>, CacheError> {
         Self::in_memory(config, None)
     }
 
-    /// An empty cache, whose memory store is the memory of an earlier one if that is given.
+    /// An empty cache. Its memory store uses `memory`, the memory of an earlier one, if given.
     pub(crate) fn in_memory(
         config: CacheConfig,
         memory: Option<File>,
@@ -96,7 +96,7 @@ impl Cache {
             .ok_or(CacheError::NoPool(id))
     }
 
-    /// The configuration, with the sizes and the SSD store that there are now.
+    /// The configuration, with the current sizes and SSD store.
     pub(crate) fn config(&self) -> CacheConfig {
         self.registry.lock().config.clone()
     }
@@ -112,13 +112,13 @@ impl Cache {
         Ok(pool)
     }
 
-    /// What a pool is entitled to of a store, blocks, as of the last division.
+    /// A pool's entitlement in a store, blocks, as of the last division.
     #[cfg(test)]
     pub(crate) fn entitled(&self, pool: PoolId, store: StoreKind) -> u64 {
         self.pool(pool).map_or(0, |pool| pool.entitlement(store))
     }
 
-    /// Decides what of a pool is admitted to the SSD.
+    /// Sets which blocks of a pool are admitted to the SSD.
     #[cfg(test)]
     pub(crate) fn set_ssd_admission(
         &self,
@@ -129,13 +129,13 @@ impl Cache {
             .map(|pool| pool.ssd_admission.set(admission))
     }
 
-    /// What an audit checks.
+    /// The structures that an audit checks.
     #[cfg(test)]
     pub(crate) fn books(&self) -> (&Index, &Stores, Arc<PoolTable>) {
         (&self.index, &self.stores, self.pools.load_full())
     }
 
-    /// At most one block in 2^this is sampled of each pool from now on.
+    /// Samples at most one block in 2^`min_shift` of each pool from now on.
     #[cfg(any(test, feature = "lab"))]
     pub fn set_min_shift(&self, min_shift: u32) {
         let pools = self.pools.load();
@@ -143,7 +143,7 @@ impl Cache {
         curves.for_each(|curve| curve.set_min_shift(min_shift));
     }
 
-    /// Writes one segment to the SSD store, where there are no writer threads; `false` when none is full.
+    /// Writes one segment to the SSD store, which has no writer threads. Returns `false` when none is full.
     #[cfg(any(test, feature = "lab"))]
     pub fn write_ssd(&self) -> bool {
         let ssd = self.stores.working_ssd();
@@ -166,12 +166,12 @@ pub(super) fn too_many(what: &str, limit: u32) -> CacheError {
     CacheError::Refused(format!("expected at most {limit} {what}, found one more"))
 }
 
-/// Changes of the configuration do not wait behind puts.
+/// The weight of configuration changes, so that they do not wait behind puts.
 pub(super) fn highest_weight() -> Weight {
     Weight::try_from(10_000).unwrap_or_default()
 }
 
-/// Whole blocks in this many bytes, if an index can name them all.
+/// The number of whole blocks in `bytes`, if an index can name them all.
 pub(super) fn memory_slots(bytes: u64) -> Result<u32, CacheError> {
     let slots = u32::try_from(bytes / BLOCK_BYTES).ok();
     slots.filter(|s| *s < MAX_SLOTS).ok_or_else(|| {
@@ -190,7 +190,7 @@ pub(crate) fn random() -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// The machine's memory, bytes; what a memory store can grow to unless configured.
+/// The machine's memory, bytes: the default limit of a memory store.
 pub(crate) fn machine_memory() -> u64 {
     let info = rustix::system::sysinfo();
     let bytes = u128::from(info.totalram) * u128::from(info.mem_unit);
@@ -199,35 +199,35 @@ pub(crate) fn machine_memory() -> u64 {
 
 // The VMs, pools and disks that the cache knows, and the configuration.
 
-/// Pools that a cache can have at one time: as many as a slot's record can name.
+/// The most pools of a cache: the number that a slot's record can name.
 pub(super) const MAX_POOLS: u32 = 1 << 19;
 
-/// What is known, under one lock that no get or put takes.
+/// The registered VMs and disks, under one lock that no get or put takes.
 #[derive(Default)]
 pub(super) struct Registry {
     pub(super) config: CacheConfig,
-    /// Why the SSD store that is configured could not be had.
+    /// Why the configured SSD store could not be opened.
     pub(super) ssd_refused: Option<String>,
     pub(super) vms: BTreeMap<VmId, VmEntry>,
     pub(super) disks: BTreeMap<DiskId, DiskHandle>,
-    /// Disks that were removed, which somebody may still serve.
+    /// Removed disks that may still be served.
     removed: Vec<Weak<DiskState>>,
-    /// Never given twice.
+    /// The next number; none is used twice.
     next: u32,
 }
 
-/// What the cache knows of a VM: the one place of its weight, its policy, and its pools.
+/// The cache's state of a VM, which owns its weight, its policy and its pools.
 pub(super) struct VmEntry {
     pub(super) name: String,
     pub(super) weight: Weight,
     pub(super) policy: Policy,
     pub(super) pools: Vec<PoolHandle>,
     pub(super) disks: Vec<DiskHandle>,
-    /// What its guest holds, if that is tracked.
+    /// The contents that its guest holds, if tracked.
     pub(super) residency: Option<Arc<Residency>>,
 }
 
-/// The pools by index; places that are free are `None`.
+/// The pools by index; free places are `None`.
 pub(super) type PoolTable = Vec<Option<PoolHandle>>;
 
 impl Registry {
@@ -251,13 +251,14 @@ impl Registry {
         self.removed.push(Arc::downgrade(disk));
     }
 
-    /// Its number follows from its name, as far as it is free: the next daemon gives it the same, and so knows its blocks.
+    /// Derives the number from the name where it is free, so that the next daemon gives the same one and knows the disk's
+    /// blocks.
     pub(super) fn add_disk(&mut self, vm: VmId, name: &str) -> Result<DiskId, CacheError> {
         let owner = self.vm(vm)?;
         let wanted = xxh3_64(format!("{}\0{name}", owner.name).as_bytes());
         let first = owner.pools.first().cloned();
         let pool = first.ok_or(CacheError::NoVm(vm))?;
-        // A number is free once no disk that has it can be read any more.
+        // A number is free once its last disk can no longer be read.
         self.removed.retain(|disk| disk.strong_count() > 0);
         let removed = self.removed.iter().filter_map(Weak::upgrade);
         let removed = removed.map(|disk| disk.id.number);
@@ -281,17 +282,17 @@ impl Registry {
     }
 }
 
-// The stores together, as the index sees them.
+// Both stores, as seen by the index.
 
 pub(crate) struct Stores {
     pub(crate) memory: MemoryStore,
-    /// The SSD store, in use or failed. The index names slots of this one only: one that is replaced is
-    /// closed and swept out of the index first.
+    /// The SSD store, in use or failed. The index names slots of this store only: a replaced store is closed and swept out of
+    /// the index first.
     pub(crate) ssd: ArcSwapOption<SsdStore>,
 }
 
 impl Stores {
-    /// The SSD store, if there is one that takes blocks.
+    /// The SSD store, if one is open.
     pub(crate) fn working_ssd(&self) -> Option<Arc<SsdStore>> {
         self.ssd.load_full().filter(|ssd| !ssd.closed())
     }

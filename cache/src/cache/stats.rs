@@ -7,10 +7,10 @@ use justitia_api::CurveStatus;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of a pool, and what they are read into.
+/// Counters of a pool, and a struct for their values.
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)+) => {
-        /// Counts since the cache (or the pool) began. Sums of pools: removed pools are not in them.
+        /// Counts since the cache (or the pool) began. Sums of pools exclude removed pools.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct Counts {
             /// Blocks looked up.
@@ -19,7 +19,7 @@ macro_rules! counts {
         }
 
         impl Counts {
-            /// Adds those of another pool.
+            /// Adds the counts of another pool.
             pub(crate) const fn add(&mut self, more: &Self) {
                 self.gets += more.gets;
                 $(self.$name += more.$name;)+
@@ -58,7 +58,7 @@ counts! {
     /// Blocks that could not be inserted: no free slot, a racing write, a store that failed, or an SSD that is
     /// not worth it.
     insertions_dropped,
-    /// Blocks evicted because the store was full, and cached no more.
+    /// Blocks evicted from the cache because the store was full.
     evictions,
     /// Blocks of hybrid pools that went from memory to the SSD.
     demotions,
@@ -66,21 +66,21 @@ counts! {
     promotions,
     /// Blocks of hybrid pools that were written to the SSD again, since they were used and would have been evicted soon.
     reinsertions,
-    /// Bytes written to the SSD, in segments of 64 KiB, whether all of a segment were still blocks or not.
+    /// Bytes written to the SSD, in whole segments of 64 KiB, even if some of their blocks were removed.
     ssd_write_bytes,
     /// Blocks removed because their content changed on disk.
     invalidations,
-    /// Its blocks that a read took out of it (exclusive mode), whichever pool the read was for.
+    /// Its blocks that a read removed (exclusive mode), whichever pool the read was for.
     taken,
-    /// Reads of the disk for blocks that it lacked.
+    /// Reads of the disk for missing blocks.
     disk_reads,
-    /// How long these took together, microseconds.
+    /// The total time of these reads, microseconds.
     disk_wait_us,
-    /// Blocks that these were of.
+    /// Blocks of these reads.
     disk_read_blocks,
-    /// Blocks that were found, as far as their reads were timed: a sample, each for those that it stands for.
+    /// Hits whose time is known: the sampled ones, each with the hits that it represents.
     timed_hit_blocks,
-    /// How long these took together, nanoseconds.
+    /// The total time of these hits, nanoseconds.
     timed_hit_ns,
 }
 
@@ -101,7 +101,7 @@ impl Counter {
 /// One pool.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolStats {
-    /// Which.
+    /// Its id.
     pub id: PoolId,
     /// Its name.
     pub name: String,
@@ -109,38 +109,38 @@ pub struct PoolStats {
     pub memory_weight: u64,
     /// Its weight among the VM's pools on the SSD, 1..=10000; 0 when it does not use the SSD.
     pub ssd_weight: u64,
-    /// What it is entitled to in memory now, bytes (what others do not use is included).
+    /// Its entitlement in memory now, bytes, including what others do not use.
     pub memory_entitlement_bytes: u64,
-    /// What it is entitled to on the SSD now, likewise.
+    /// Its entitlement on the SSD now, likewise.
     pub ssd_entitlement_bytes: u64,
-    /// What it holds in memory, bytes.
+    /// Bytes used in memory.
     pub memory_bytes: u64,
-    /// What it holds on the SSD, bytes.
+    /// Bytes used on the SSD.
     pub ssd_bytes: u64,
-    /// What of it is admitted to the SSD, by what its reads there save and cost.
+    /// Which of its blocks are admitted to the SSD, by what its reads there save and cost.
     pub ssd_admits: SsdAdmission,
-    /// What happened.
+    /// Its counts.
     pub counts: Counts,
-    /// How many of its gets it would miss with another size, memory and SSD together, of accesses of the last minutes;
-    /// `None` while little was accessed.
+    /// Its miss-ratio curve: the misses for other sizes, memory and SSD together, by accesses of the last minutes. `None` while
+    /// little was accessed.
     pub curve: Option<CurveStatus>,
 }
 
 /// One disk.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiskStats {
-    /// Which.
+    /// Its id.
     pub id: DiskId,
     /// Its name.
     pub name: String,
-    /// The time in which at least one read of the backing store was under way, microseconds.
+    /// The time in which at least one read of the backing store was in flight, microseconds.
     pub read_busy_us: u64,
 }
 
 /// One VM.
 #[derive(Clone, Debug, Serialize)]
 pub struct VmStats {
-    /// Which.
+    /// Its id.
     pub id: VmId,
     /// Its name.
     pub name: String,
@@ -148,15 +148,15 @@ pub struct VmStats {
     pub weight: u64,
     /// Its eviction policy.
     pub policy: Policy,
-    /// What it is entitled to in memory now, bytes (what others do not use is included).
+    /// Its entitlement in memory now, bytes, including what others do not use.
     pub memory_entitlement_bytes: u64,
-    /// What it is entitled to on the SSD now, likewise.
+    /// Its entitlement on the SSD now, likewise.
     pub ssd_entitlement_bytes: u64,
-    /// Its pools; the first takes the blocks that belong to no container.
+    /// Its pools; the first is for blocks that belong to no container.
     pub pools: Vec<PoolStats>,
     /// Its disks.
     pub disks: Vec<DiskStats>,
-    /// What is known of what its guest holds; `None` when it cannot put.
+    /// Its residency table; `None` when its guest cannot put.
     pub residency: Option<ResidencyStats>,
 }
 
@@ -165,26 +165,26 @@ pub struct VmStats {
 pub struct ResidencyStats {
     /// Blocks whose content is known.
     pub blocks: u64,
-    /// Blocks that can be known, 16 bytes each.
+    /// Capacity in blocks, 16 bytes each.
     pub capacity_blocks: u64,
 }
 
 /// One store.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoreStats {
-    /// Which.
+    /// Its kind.
     pub store: StoreKind,
-    /// What it may hold, bytes.
+    /// Its capacity, bytes.
     pub capacity_bytes: u64,
-    /// What it holds, bytes.
+    /// Bytes in use.
     pub used_bytes: u64,
     /// Memory of the index and of the records of its blocks, bytes; the index counts for the memory store.
     pub metadata_bytes: u64,
-    /// Why it has failed; its pools use memory meanwhile.
+    /// Why it has failed, if so; its pools use memory meanwhile.
     pub failed: Option<String>,
     /// Errors of the device so far.
     pub errors: u64,
-    /// For how long its device has not answered a read, milliseconds; `None` while it answers. Disks are read meanwhile.
+    /// The time since its device stopped answering reads, milliseconds; `None` while it answers. Disks are read meanwhile.
     pub stalled_ms: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! VMs, their pools and their disks: added, changed, removed (the paper, section 4.1), and their parts of the whole.
+//! Adds, changes and removes VMs, their pools and their disks (the paper, section 4.1), and sets their shares.
 
 use super::disk::DiskHandle;
 use super::get::{Lookup, PendingSsdRead};
@@ -47,7 +47,7 @@ impl Cache {
         Ok(id)
     }
 
-    /// Removes a VM with its pools, its disks and all their blocks. Others use and change the cache meanwhile.
+    /// Removes a VM with its pools, its disks and all their blocks. The cache stays usable meanwhile.
     ///
     /// # Errors
     /// When there is no such VM.
@@ -60,7 +60,7 @@ impl Cache {
             gone.pools.iter().for_each(|pool| pool.close());
             gone
         };
-        // All of it before the lock is taken again: who has it may wait for slots of these pools.
+        // Empty them before taking the lock again: a holder of the lock may wait for slots of these pools.
         gone.disks.iter().for_each(|disk| self.purge(disk));
         gone.pools.iter().for_each(|pool| self.empty_pool(pool));
         let mut registry = self.registry.lock();
@@ -106,7 +106,7 @@ impl Cache {
         Ok((vm.weight, vm.policy))
     }
 
-    /// The pool that takes the VM's blocks that belong to no container.
+    /// The pool for the VM's blocks that belong to no container.
     ///
     /// # Errors
     /// When there is no such VM.
@@ -117,7 +117,7 @@ impl Cache {
     }
 }
 
-/// A pool that is no VM's any more. Its blocks are found until it is dropped with [`Cache::drop_pool`].
+/// A pool that was taken from its VM. Its blocks are still found until [`Cache::drop_pool`] drops it.
 #[must_use]
 pub(crate) struct ClosedPool(PoolHandle);
 
@@ -130,8 +130,8 @@ impl Cache {
         self.new_pool(&mut self.registry.lock(), vm, name, spec)
     }
 
-    /// SET_CG_WEIGHT: changes a pool's ⟨memory weight, SSD weight⟩. Of a store that it does not use any more its
-    /// blocks are still found, and as the pool is entitled to nothing there any more, they are evicted first.
+    /// SET_CG_WEIGHT: changes a pool's ⟨memory weight, SSD weight⟩. Its blocks in a store that it no longer uses are still
+    /// found. The pool's entitlement there is 0, so they are evicted first.
     ///
     /// # Errors
     /// When there is no such pool.
@@ -142,7 +142,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Drops what a pool holds in a store. Returns how many bytes became free.
+    /// Drops a pool's blocks in a store. Returns how many bytes became free.
     ///
     /// # Errors
     /// When there is no such pool.
@@ -153,7 +153,7 @@ impl Cache {
         Ok(freed * BLOCK_BYTES)
     }
 
-    /// DESTROY_CGROUP: removes a pool and its blocks. Others use and change the cache while a large pool is emptied.
+    /// DESTROY_CGROUP: removes a pool and its blocks. The cache stays usable while a large pool is emptied.
     ///
     /// # Errors
     /// When there is no such pool, or it is the VM's first.
@@ -162,8 +162,8 @@ impl Cache {
         Ok(())
     }
 
-    /// The first part of [`destroy_pool`](Self::destroy_pool), which does not take long: takes a pool from its VM. No
-    /// block is admitted to it any more, and a second call returns an error.
+    /// The first part of [`destroy_pool`](Self::destroy_pool), which is fast: takes a pool from its VM. The pool admits no
+    /// further block, and a second call returns an error.
     ///
     /// # Errors
     /// When there is no such pool, or it is the VM's first.
@@ -181,16 +181,16 @@ impl Cache {
         Ok(ClosedPool(handle))
     }
 
-    /// The second part of [`destroy_pool`](Self::destroy_pool): removes the blocks of a pool, and then the pool. Hold no
-    /// lock meanwhile: it may take long.
+    /// The second part of [`destroy_pool`](Self::destroy_pool): removes the blocks of a pool, then the pool. Call it without
+    /// locks: it may take long.
     pub(crate) fn drop_pool(&self, ClosedPool(pool): ClosedPool) {
         self.empty_pool(&pool);
         let _registry = self.registry.lock();
         self.forget_pool(&pool);
     }
 
-    /// MIGRATE_OBJECT: the cached blocks of the disk in the range `blocks` belong to pool `to` from now on. Returns how
-    /// many blocks were reassigned.
+    /// MIGRATE_OBJECT: moves the cached blocks of the disk in the range `blocks` to pool `to`. Returns how many blocks were
+    /// reassigned.
     ///
     /// # Errors
     /// When there is no such disk or pool, or they belong to different VMs.
@@ -201,8 +201,8 @@ impl Cache {
         if to.policy.lock().closed {
             return Err(CacheError::NoPool(to.id));
         }
-        // Without the registry: blocks of the SSD are read. A disk that is closed meanwhile takes no block, and neither does a
-        // pool.
+        // Do not hold the registry's lock, since blocks of the SSD are read. A disk or pool that is closed meanwhile accepts no
+        // block.
         Ok(self.reassign(&disk, blocks, &to))
     }
 
@@ -232,14 +232,13 @@ impl Cache {
         Ok(id)
     }
 
-    /// Removes what a closed pool holds.
+    /// Removes the blocks of a closed pool.
     fn empty_pool(&self, pool: &PoolHandle) {
         self.empty_memory(pool);
         self.empty_log(pool);
     }
 
-    /// Removes an empty pool from the table, which changes under the registry's lock: its index may be another's from
-    /// now on.
+    /// Removes an empty pool from the table. Hold the registry's lock. Another pool may reuse the index afterwards.
     fn forget_pool(&self, pool: &PoolHandle) {
         let mut table = PoolTable::clone(&self.pools.load());
         if let Some(place) = usize::try_from(pool.id.index)
@@ -260,14 +259,14 @@ impl Cache {
             if policy.len() == 0 {
                 return;
             }
-            // Slots that are being filled or freed: a matter of microseconds.
+            // The remaining slots are being filled or freed, which takes microseconds.
             drop(policy);
             std::thread::yield_now();
             policy = pool.policy.lock();
         }
     }
 
-    /// Updates what admission and eviction use when weights, pools or VMs have changed.
+    /// Updates the weights of admission and eviction after a change of weights, pools or VMs.
     pub(super) fn refresh(&self, registry: &Registry) {
         let vms: Vec<_> = registry
             .vms
@@ -285,8 +284,8 @@ impl Cache {
                 pool.set_write_weights(*weight);
             }
         }
-        // A pool holds up to twice as many free slots: an eighth of what pools have on average at most. A batch of 32 is
-        // enough to make the store's lock rare.
+        // A pool holds up to two batches of free slots: at most an eighth of the average pool. With a batch of 32 the store's
+        // lock is rarely taken.
         let batch = self.stores.memory.capacity() / 16 / u32::max(count, 1);
         self.batch.store(batch.clamp(1, 32), Ordering::Relaxed);
         let mut weights = self.admission_lock.lock(highest_weight());
@@ -304,7 +303,7 @@ impl Cache {
 }
 
 impl Cache {
-    /// Makes a disk of a VM known. Its blocks are found only through it.
+    /// Registers a disk of a VM. Its blocks are found only through it.
     ///
     /// # Errors
     /// When there is no such VM, or there are too many disks.
@@ -312,8 +311,8 @@ impl Cache {
         self.registry.lock().add_disk(vm, name)
     }
 
-    /// Forgets a disk and its blocks. A [`CachedDisk`](crate::CachedDisk) that still serves it goes on
-    /// uncached. Others use and change the cache meanwhile.
+    /// Forgets a disk and its blocks. A [`CachedDisk`](crate::CachedDisk) that still serves it goes on uncached. The cache
+    /// stays usable meanwhile.
     ///
     /// # Errors
     /// When there is no such disk.
@@ -328,19 +327,19 @@ impl Cache {
             gone
         };
         self.purge(&gone);
-        // Not before: its number may be given to another disk once no one holds this one.
+        // Only now: its number may be given to another disk once the last reference to this disk is gone.
         self.registry.lock().forget_disk(&gone);
         Ok(())
     }
 
-    /// The disks with their names, and what they are known by.
+    /// The disks with their names and ids.
     pub(crate) fn disks(&self) -> Vec<(String, DiskId, VmId)> {
         let registry = self.registry.lock();
         let disks = registry.vms.values().flat_map(|vm| &vm.disks);
         disks.map(|d| (d.name.clone(), d.id, d.vm)).collect()
     }
 
-    /// A disk, and the pool of its blocks that belong to no container.
+    /// A disk, and its pool for blocks that belong to no container.
     pub(crate) fn attach(&self, disk: DiskId) -> Result<(DiskHandle, PoolHandle), CacheError> {
         let disk = self.registry.lock().disk(disk)?;
         let pool = disk.default_pool.clone();
@@ -348,10 +347,10 @@ impl Cache {
     }
 }
 
-// MIGRATE_OBJECT: blocks that change their pool.
+// MIGRATE_OBJECT: moves blocks between pools.
 
 impl Cache {
-    /// Makes what the cache holds of the disk's blocks the pool's; returns how many blocks were reassigned.
+    /// Moves the cached blocks of the disk to the pool. Returns how many blocks were reassigned.
     fn reassign(&self, disk: &DiskHandle, blocks: Range<u64>, to: &PoolHandle) -> u64 {
         let mut moved = 0;
         let count = blocks.end.saturating_sub(blocks.start);
@@ -385,7 +384,7 @@ impl Cache {
         match location.slot() {
             SlotRef::Memory(slot) => self.reassign_slot(key, slot, to),
             SlotRef::Ssd(slot) => {
-                // An extent belongs to one pool: the block is read and put again.
+                // An extent belongs to one pool, so the block is read and put again.
                 let from = self.stores.working_ssd().map(|ssd| ssd.pool_of(slot));
                 if from.is_none_or(|from| from == to.id.index) {
                     return false;
@@ -421,7 +420,7 @@ impl Cache {
         if from.id == to.id {
             return false;
         }
-        // Two pools at once: always the lower index first.
+        // When locking two pools, take the lower index first.
         let (mut from_policy, mut to_policy) = if from.id.index < to.id.index {
             let a = from.policy.lock();
             (a, to.policy.lock())

@@ -1,4 +1,4 @@
-//! What the cache holds, over a restart of the daemon: saved by the one that ends, restored by the next.
+//! Warm restart: a daemon saves its cached blocks when it ends, and the next one restores them.
 
 use super::disk::DiskHandle;
 use super::pool::PoolHandle;
@@ -20,19 +20,19 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-// What is saved of the stores when the daemon ends.
+// Saving the stores when the daemon ends.
 
 /// Blocks of an extent, bytes.
 const EXTENT_BYTES: u64 = EXTENT_SLOTS as u64 * BLOCK_BYTES;
 
-/// Threads that make checksums of blocks. More would wait for the memory's bandwidth.
+/// Threads that compute checksums of blocks. More would only wait for memory bandwidth.
 const THREADS: usize = 8;
 
-/// The time in which the SSD store's device must show that it answers, however long the rest has taken.
+/// The least time that the SSD store's device has to answer, even after the deadline.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Cache {
-    /// From now on nothing is put or filled, and no slot gets another block: what the index names stays, or goes.
+    /// Stops puts and fills, and reuse of slots. Blocks in the index stay, or are removed.
     pub(crate) fn freeze(&self) {
         let registry = self.registry.lock();
         for vm in registry.vms.values() {
@@ -41,7 +41,7 @@ impl Cache {
         }
     }
 
-    /// The head of what is saved, for disks whose images are known; the pools in the order of their handles.
+    /// The head of the saved state, for disks with known images. Pools are in the order of their handles.
     pub(crate) fn head(&self, end: [u64; 2], images: &BTreeMap<DiskId, ImageState>) -> Head {
         let registry = self.registry.lock();
         let vms = registry.vms.values();
@@ -68,7 +68,7 @@ impl Cache {
         }
     }
 
-    /// Those of [`head`](Self::head), in the same order.
+    /// The pools of [`head`](Self::head), in the same order.
     fn pools_of_head(&self) -> Vec<PoolHandle> {
         let registry = self.registry.lock();
         let pools = registry.vms.values().flat_map(|vm| &vm.pools);
@@ -80,7 +80,7 @@ impl Cache {
         self.stores.memory.arena.file()
     }
 
-    /// Saves a head alone.
+    /// Saves a head without blocks.
     pub(crate) fn save_nothing(
         &self,
         place: &dyn Place,
@@ -90,7 +90,7 @@ impl Cache {
         save(place, at, 0, head, Vec::new)
     }
 
-    /// Saves which blocks the memory store has, from `at` on. The cache is [frozen](Self::freeze).
+    /// Saves the list of the memory store's blocks, from `at` on. The cache is [frozen](Self::freeze).
     pub(crate) fn save_memory(
         &self,
         place: &dyn Place,
@@ -141,13 +141,13 @@ impl Cache {
         slots.filter_map(record).collect()
     }
 
-    /// How often the block in this location was used, if it is one.
+    /// The use count of the block in this location; `None` if there is none.
     fn uses(&self, key: Key, location: Location) -> Option<u8> {
         let entry = self.index.lock(key);
         entry.find_at(location).map(|found| entry.uses(found))
     }
 
-    /// Gives records of the memory store the checksums of the blocks in their slots, which are not written meanwhile.
+    /// Sets the checksums of records of the memory store. Their slots are not written meanwhile.
     fn sum_memory(&self, records: &mut [Record], seed: u64) {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS));
         let part = records.len().div_ceil(threads).max(1);
@@ -165,11 +165,11 @@ impl Cache {
         });
     }
 
-    /// Leaves the SSD store to the next daemon, with what says which blocks it has. What lies where that is saved is dropped,
-    /// some 6 of 1,000 blocks of a full store. The cache is [frozen](Self::freeze). `Ok(false)` when there is no such store.
+    /// Leaves the SSD store to the next daemon, with a list of its blocks. The list replaces some 6 of 1,000 blocks of a full
+    /// store. The cache is [frozen](Self::freeze). `Ok(false)` when there is no such store.
     ///
     /// # Errors
-    /// When the device fails, or has not taken its blocks at `deadline`: nothing is left on it then.
+    /// When the device fails, or has not written the blocks at `deadline`; no block is left then.
     pub(crate) fn leave_ssd(self: &Arc<Self>, head: &Head, deadline: Instant) -> io::Result<bool> {
         let _resize = self.ssd_resize.lock();
         let Some(ssd) = self.stores.working_ssd() else {
@@ -199,7 +199,7 @@ impl Cache {
         Ok(true)
     }
 
-    /// Waits until the device has all blocks of the store.
+    /// Waits until all blocks of the store are written to the device.
     fn settle_ssd(&self, ssd: &Arc<SsdStore>, deadline: Instant) -> io::Result<()> {
         let mut extents = Vec::new();
         for pool in self.pools_of_head() {
@@ -211,10 +211,10 @@ impl Cache {
         while ssd.is_stalled() || ssd.is_pending(&extents) {
             if ssd.closed() || Instant::now() > deadline {
                 return Err(io::Error::other(
-                    "the SSD store's device has not taken its blocks, or does not answer",
+                    "the SSD store's device has not written its blocks, or does not answer",
                 ));
             }
-            // Where threads write, this one must not hang with them.
+            // If writer threads exist, this thread must not hang with them.
             if ssd.has_writers() || !self.write_one(ssd) {
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -222,13 +222,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Empties the end of the store; returns where that begins.
+    /// Empties the end of the store for the saved state. Returns its offset.
     fn make_room(&self, ssd: &Arc<SsdStore>, head: &Head) -> io::Result<u64> {
         let blocks = u64::from(ssd.capacity());
         let needed = span(head, blocks)?.next_multiple_of(EXTENT_BYTES);
-        let at = (blocks * BLOCK_BYTES)
-            .checked_sub(needed)
-            .ok_or_else(|| io::Error::other("the SSD store is too small to save what it has"))?;
+        let at = (blocks * BLOCK_BYTES).checked_sub(needed).ok_or_else(|| {
+            io::Error::other("the SSD store is too small to save the list of its blocks")
+        })?;
         let beyond = ssd.set_capacity(at)?;
         self.empty_beyond(ssd, beyond);
         Ok(at)
@@ -260,7 +260,7 @@ impl Cache {
         slots.filter_map(record).collect()
     }
 
-    /// Gives the SSD store up, without removing what is left on it. The cache serves no disk any more.
+    /// Closes the SSD store and keeps the blocks that were left on it. The cache has stopped serving disks.
     pub(crate) fn close_ssd(&self) {
         let Some(ssd) = self.stores.ssd.swap(None) else {
             return;
@@ -268,7 +268,7 @@ impl Cache {
         ssd.close(None);
         let in_use = ssd.device_in_use();
         drop(ssd);
-        // The last of its users removes what is not left, and gives up the lock.
+        // The last user removes a store that was not left, and releases the lock.
         let since = Instant::now();
         while in_use.strong_count() > 0 && since.elapsed() < REPLACE_TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
@@ -287,26 +287,27 @@ fn numbers(head: &Head) -> BTreeSet<u64> {
     head.disks.iter().map(|disk| disk.number.into()).collect()
 }
 
-// What a daemon takes of what the last one has left, before anything is served.
+// Restoring the blocks of the last daemon, before disks are served.
 
-/// Says whether the image of a disk is what it was; why not, in words, else. Given the number of the end at which it was saved.
+/// Checks that the image of a disk is unchanged; else returns the reason in words. The first argument is the number of the
+/// hand-over that saved the disk.
 pub(crate) type Proof<'a> = &'a dyn Fn([u64; 2], &SavedDisk, &DiskHandle) -> Result<(), String>;
 
-/// What the disks and pools of a head are now.
+/// The current disks and pools for those of a head.
 #[derive(Default)]
 struct Known {
-    /// By number: why their blocks are dropped, if they are.
+    /// By number: `Ok`, or the reason for dropping the disk's blocks.
     disks: BTreeMap<u64, Result<(), String>>,
-    /// `None` when there is no such VM any more.
+    /// `None` when the VM is gone.
     pools: Vec<Option<PoolHandle>>,
 }
 
 impl Cache {
-    /// Takes blocks of the memory store, which has the memory of the last daemon's. `end` is where what was saved may end. What
-    /// belonged to a pool that there is no more belongs to its VM's first.
+    /// Restores blocks of the memory store, whose memory is the last daemon's. The saved list ends at `end` at the latest.
+    /// Blocks of a removed pool go to the first pool of its VM.
     ///
     /// # Errors
-    /// When it cannot be read, or is not what was saved: nothing was taken.
+    /// When the list cannot be read or is damaged. No block is restored then.
     pub(crate) fn restore_memory(
         &self,
         place: &dyn Place,
@@ -342,7 +343,7 @@ impl Cache {
                     set(&mut taken, record.slot);
                     done.blocks += 1;
                 } else {
-                    done.drop(1, "their content is not what was saved");
+                    done.drop(1, "their content differs from the saved one");
                 }
             }
         }
@@ -375,7 +376,7 @@ impl Cache {
         true
     }
 
-    /// Gives the memory of a memory store that has no blocks back.
+    /// Returns the memory of an empty memory store to the kernel.
     pub(crate) fn give_up_memory(&self) {
         let memory = &self.stores.memory;
         if self.index.len() == 0 {
@@ -387,8 +388,8 @@ impl Cache {
         }
     }
 
-    /// Takes what the last daemon has left on the SSD store, if that is anything. Each block is compared with its checksum when
-    /// it is read.
+    /// Restores the blocks that the last daemon has left on the SSD store, if any. Each block's checksum is verified when it is
+    /// read.
     ///
     /// # Errors
     /// As [`restore_memory`](Self::restore_memory).
@@ -424,7 +425,7 @@ impl Cache {
                     set(&mut taken, extent(first));
                     let fitting = self.take_on_ssd(pool, ssd, of_extent);
                     done.blocks += fitting;
-                    done.drop(blocks - fitting, "what says where they are is damaged");
+                    done.drop(blocks - fitting, "the list of their places is damaged");
                 }
                 _ => done.drop(blocks, "the SSD store is smaller now"),
             }
@@ -433,13 +434,13 @@ impl Cache {
         Ok(done)
     }
 
-    /// Takes the blocks of one extent, of one pool; returns how many.
+    /// Restores the blocks of one extent, all of one pool. Returns their number.
     fn take_on_ssd(&self, pool: &PoolHandle, ssd: &Arc<SsdStore>, records: &[Record]) -> u64 {
         let stamp = self.stamp_of_evicted(pool);
         let mut slots = Vec::<SavedSlot>::new();
         let mut log = pool.log.lock();
         let first = records.first().map_or(0, extent);
-        // The keys must be there before the index names the slots.
+        // The keys must be set before the index names the slots.
         let all = records.iter().map(|record| {
             let sum = u32::try_from(record.sum).unwrap_or(0);
             (record.slot, record.key, sum, stamp)
@@ -469,7 +470,7 @@ impl Cache {
         taken
     }
 
-    /// The disks and pools of a head, as they are known now.
+    /// Finds the current disks and pools for those of a head.
     fn known(&self, head: &Head, proof: Proof<'_>) -> Known {
         let registry = self.registry.lock();
         let vm = |name: &str| registry.vms.values().find(|vm| vm.name == name);
@@ -508,14 +509,14 @@ impl Known {
         self.pools.get(at)?.as_ref()
     }
 
-    /// The records of blocks whose disks have not changed, and whose VMs are there.
+    /// The records of blocks whose disks are unchanged and whose VMs exist.
     fn wanted(&self, records: Vec<Record>, done: &mut Restored) -> Vec<Record> {
         let mut records = records;
         records.retain(|record| {
             let why = match self.disks.get(&record.key.disk()) {
                 Some(Ok(())) if self.pool(record).is_some() => return true,
                 Some(Err(why)) => why,
-                _ => "what says whose they are is damaged",
+                _ => "the list of their owners is damaged",
             };
             done.drop(1, why);
             false

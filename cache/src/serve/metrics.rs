@@ -20,8 +20,8 @@ const LEVELS: &[Metric<Stats>] = metric_table! {
     "vhost_front_ends": |s| number(s.vhost_front_ends), "Front ends connected over vhost-user";
 };
 const STORE_BYTES: &[Metric<StoreStats>] = metric_table! {
-    "store_capacity": |s| s.capacity_bytes, "What a store may hold";
-    "store_used": |s| s.used_bytes, "What a store holds";
+    "store_capacity": |s| s.capacity_bytes, "Capacity of a store";
+    "store_used": |s| s.used_bytes, "Bytes used in a store";
     "store_metadata": |s| s.metadata_bytes, "Memory of the index and the records of its blocks";
 };
 const STORE_LEVELS: &[Metric<StoreStats>] = metric_table! {
@@ -37,7 +37,7 @@ const POOL_COUNTS: &[Metric<PoolStats>] = metric_table! {
     "pool_gets": |p| p.counts.gets, "Blocks looked up";
     "pool_insertions": |p| p.counts.insertions, "Blocks inserted, by a put or by a miss";
     "pool_insertions_dropped": |p| p.counts.insertions_dropped,
-        "Blocks that were to be inserted and were not: no free slot, a racing write, an SSD that failed or is not worth it";
+        "Blocks not inserted: no free slot, a racing write, an SSD that failed or is not worth it";
     "pool_evictions": |p| p.counts.evictions, "Blocks evicted";
     "pool_invalidations": |p| p.counts.invalidations, "Blocks removed by writes";
     "pool_demotions": |p| p.counts.demotions, "Blocks that went from memory to the SSD";
@@ -48,7 +48,7 @@ const POOL_COUNTS: &[Metric<PoolStats>] = metric_table! {
 };
 const POOL_LEVELS: &[Metric<PoolStats>] = metric_table! {
     "pool_ssd_admits": |p| (p.ssd_admits == SsdAdmission::All).into(),
-        "1 when all blocks are admitted to the SSD, 0 when it is not worth it and a few are";
+        "1 when all blocks are admitted to the SSD, 0 when it is not worth it and only a few are";
 };
 const DISK_COUNTS: &[Metric<VolumeStats>] = metric_table! {
     "disk_reads": |e| e.reads, "READ requests answered";
@@ -57,14 +57,14 @@ const DISK_COUNTS: &[Metric<VolumeStats>] = metric_table! {
     "disk_offloaded_requests": |e| e.offloaded_requests,
         "Requests that worker threads answered, also reads that the SSD answered as a whole";
     "disk_writes": |e| e.writes, "Writes, trims and zeroings answered";
-    "disk_write_bytes": |e| e.write_bytes, "Bytes they covered";
+    "disk_write_bytes": |e| e.write_bytes, "Bytes of these requests";
     "disk_errors": |e| e.errors, "Requests answered with an error";
     "disk_unknown_tags": |e| e.unknown_tags, "Reads with the tag of a container that no pool has";
 };
 
 const DISK_LEVELS: &[Metric<VolumeStats>] = metric_table! {
     "disk_sync_failed": |e| e.sync_failed.is_some().into(),
-        "1 when a flush or a FUA write has failed: what was written until then may be lost, and every later one fails";
+        "1 when a flush or a FUA write has failed: earlier writes may be lost, and all later flushes and FUA writes fail";
 };
 
 /// The text of a scrape: OpenMetrics 1.0. All series come from one snapshot of the statistics.
@@ -159,9 +159,9 @@ fn pool_stores(rows: &[(Labels, &PoolStats)], registry: &mut Registry) {
     }
     let help = "A pool's weight in its VM, 0 in a store that it does not use";
     registry.register("pool_weight", help, weights);
-    let help = "What a pool is entitled to";
+    let help = "Entitlement of a pool";
     registry.register_with_unit("pool_entitlement", help, Unit::Bytes, entitled);
-    registry.register_with_unit("pool_used", "What a pool holds", Unit::Bytes, used);
+    registry.register_with_unit("pool_used", "Bytes used by a pool", Unit::Bytes, used);
     registry.register("pool_hits", "Blocks found", hits);
 }
 
