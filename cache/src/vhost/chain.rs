@@ -1,20 +1,20 @@
-//! A chain of descriptors, checked before anything of it is used.
+//! A chain of descriptors, validated before use.
 
 use super::memory::{GuestMemory, is_lost};
 use super::request::{BlkHeader, HEADER, Status};
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend};
 
-/// Descriptors of an indirect table: as many as QEMU accepts.
+/// The most descriptors of an indirect table: QEMU's limit.
 const MAX_DESCRIPTORS: u16 = 1024;
 
-/// Why no driver makes such a chain.
+/// Why a chain is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ChainError {
     /// It loops, is too long, or a table or an index lies outside.
     #[error("expected a chain of descriptors with an end, no longer than its table, found none")]
     Broken,
-    /// What the device reads must come before what it writes.
+    /// Readable buffers must come before writable ones.
     #[error("expected readable descriptors before writable ones, found one after them")]
     Order,
     /// A buffer lies outside the memory.
@@ -60,7 +60,7 @@ impl DescriptorTable {
     }
 }
 
-/// A request's buffers. It is filled again and again, so that its memory is kept.
+/// A request's buffers. It is reused, so that it does not allocate each time.
 #[derive(Debug)]
 pub(crate) struct Chain {
     /// The index of its first descriptor.
@@ -83,11 +83,11 @@ impl Default for Chain {
 }
 
 impl Chain {
-    /// Reads the descriptors of the chain that begins with `head`. All its buffers lie in the memory then; the header
-    /// and the status have their bytes, however these are spread over descriptors.
+    /// Reads the descriptors of the chain that begins with `head`. Checks that all buffers lie in the memory, and that header
+    /// and status are complete. Both may be spread over several descriptors.
     ///
     /// # Errors
-    /// When no driver makes such a chain.
+    /// When the chain is invalid.
     pub(crate) fn read(
         &mut self,
         memory: &GuestMemory,
@@ -164,7 +164,7 @@ impl Chain {
         Err(ChainError::NoStatus)
     }
 
-    /// The index of its first descriptor, as the guest has named it.
+    /// The index of its first descriptor, as given by the guest.
     #[must_use]
     pub(crate) const fn head(&self) -> u16 {
         self.head
@@ -185,7 +185,7 @@ impl Chain {
     /// The header.
     ///
     /// # Errors
-    /// When the memory does not have it any more.
+    /// When the memory no longer has it.
     pub(crate) fn header(&self, memory: &GuestMemory) -> Result<BlkHeader, ChainError> {
         self.bytes(memory, 0).map(BlkHeader::parse)
     }
@@ -193,7 +193,7 @@ impl Chain {
     /// The segment of a discard or write-zeroes, if there is exactly one.
     ///
     /// # Errors
-    /// When the memory does not have it any more.
+    /// When the memory no longer has it.
     pub(crate) fn segment(&self, memory: &GuestMemory) -> Result<Option<[u8; HEADER]>, ChainError> {
         if self.readable() != HEADER as u64 {
             return Ok(None);
@@ -207,7 +207,7 @@ impl Chain {
         Ok(bytes)
     }
 
-    /// Copies what is to be written.
+    /// Copies the content to write.
     pub(super) fn payload(
         &self,
         memory: &GuestMemory,
@@ -216,7 +216,7 @@ impl Chain {
         copy_out(memory, &self.readable, HEADER as u64, payload).map_err(|_| ChainError::Outside)
     }
 
-    /// Where the answer goes.
+    /// The buffers for the answer.
     pub(super) fn answer(&mut self, with_data: bool) -> AnswerBuffers {
         AnswerBuffers {
             head: self.head,
@@ -240,7 +240,7 @@ impl Chain {
     }
 }
 
-/// Where the answer of a request goes that is answered later.
+/// The buffers for a later answer.
 #[derive(Debug)]
 pub(super) struct AnswerBuffers {
     pub(super) head: u16,
@@ -249,7 +249,7 @@ pub(super) struct AnswerBuffers {
 }
 
 impl AnswerBuffers {
-    /// Writes the answer; how many bytes of the guest's memory it has written.
+    /// Writes the answer. Returns the number of bytes written to the guest's memory.
     pub(super) fn write(
         &self,
         memory: &GuestMemory,
@@ -274,18 +274,18 @@ fn write_answer(
     Ok(u32::try_from(copied).map_or(u32::MAX, |n| n.saturating_add(1)))
 }
 
-// Buffers in the guest's memory. What lies there may change at any moment: it is copied before it is looked at.
+// Buffers in the guest's memory. Their content may change at any moment, so it is copied before it is checked.
 
 /// A piece of a buffer, as a descriptor names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Where in the guest's memory.
+    /// Its guest-physical address.
     pub address: GuestAddress,
     /// Bytes.
     pub length: u32,
 }
 
-/// The guest's memory does not have the buffer any more, or its content was taken away.
+/// The guest's memory no longer has the buffer, or its content was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutsideMemory;
 
@@ -319,7 +319,7 @@ fn copy_out(
             break;
         }
     }
-    // What was taken away meanwhile was read as zero.
+    // A part that was lost meanwhile was read as zero.
     if rest.is_empty() && !is_lost(memory) {
         Ok(())
     } else {
@@ -327,7 +327,7 @@ fn copy_out(
     }
 }
 
-/// Copies `content` into the segments, as much as they take; how much.
+/// Copies `content` into the segments, as far as it fits. Returns the number of bytes copied.
 fn copy_in(
     memory: &GuestMemory,
     segments: &[Segment],
@@ -350,7 +350,7 @@ fn copy_in(
     Ok(content.len() - rest.len())
 }
 
-/// Where the bytes after the first `skip` are.
+/// The places of the bytes after the first `skip`.
 fn pieces(segments: &[Segment], skip: u64) -> impl Iterator<Item = (GuestAddress, usize)> + '_ {
     let mut skip = skip;
     segments.iter().filter_map(move |s| {

@@ -18,14 +18,14 @@ use virtio_bindings::virtio_blk::{
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
-/// Bytes of the configuration space; what a driver reads behind it is zero.
+/// Bytes of the configuration space; beyond it a driver reads zeroes.
 const SIZE: usize = 60;
-/// Where the driver chooses the write cache.
+/// The offset of the write-cache mode, which the driver sets.
 pub(super) const WRITE_BACK: u32 = 32;
-/// Sectors of 4 KiB: what the cache's blocks are, and what is written without reading.
+/// Sectors of 4 KiB: the size of the cache's blocks, and of writes that need no read.
 const BLOCK_SECTORS: u32 = 8;
 
-/// What the device offers.
+/// The features that the device offers.
 pub(super) fn features(read_only: bool) -> u64 {
     let always = [
         VIRTIO_BLK_F_SIZE_MAX,
@@ -52,7 +52,7 @@ pub(super) const fn has(features: u64, bit: u32) -> bool {
     features >> bit & 1 == 1
 }
 
-/// Must a write be on stable storage before its answer? Without a write cache, and for drivers that cannot flush it.
+/// Must a write be durable before its answer? Yes without a write cache, and for drivers that cannot flush it.
 pub(super) const fn is_write_through(features: u64, write_back: bool) -> bool {
     let chosen = has(features, VIRTIO_BLK_F_CONFIG_WCE) && !write_back;
     chosen || !has(features, VIRTIO_BLK_F_FLUSH)
@@ -70,7 +70,7 @@ pub(super) fn config_space(size: u64, write_back: bool) -> [u8; SIZE] {
     put(8, &MAX_SEGMENT.to_le_bytes());
     put(12, &MAX_SEGMENTS.to_le_bytes());
     put(20, &512u32.to_le_bytes());
-    // Topology: 2^3 logical blocks in a physical one, aligned at 0, and that is the smallest good request.
+    // Topology: 2^3 logical blocks in a physical one, aligned at 0. That is also the minimum I/O size.
     put(24, &[3, 0]);
     put(26, &8u16.to_le_bytes());
     put(32, &[u8::from(write_back)]);
@@ -85,7 +85,7 @@ pub(super) fn config_space(size: u64, write_back: bool) -> [u8; SIZE] {
     space
 }
 
-/// A part of the configuration space as a driver reads it.
+/// A part of the configuration space, as a driver reads it.
 pub(super) fn read(space: [u8; SIZE], offset: u32, size: u32) -> Vec<u8> {
     let (Ok(offset), Ok(size)) = (usize::try_from(offset), usize::try_from(size)) else {
         return Vec::new();
@@ -98,10 +98,10 @@ pub(super) fn read(space: [u8; SIZE], offset: u32, size: u32) -> Vec<u8> {
         .collect()
 }
 
-// The channel by which the back end tells a front end that the configuration space has changed.
+// The channel for the back end's message that the configuration space has changed.
 //
-// Crate `vhost` does not send this message, and does not give out the channel's socket. So the session takes the one
-// message that brings the socket itself.
+// Crate `vhost` neither sends this message nor gives access to the channel's socket. So the session itself takes the message
+// that brings the socket.
 
 /// Bytes of a message's header: request, flags, size.
 const HEADER: usize = 12;
@@ -109,12 +109,12 @@ const HEADER: usize = 12;
 const SET_BACKEND_REQ_FD: u32 = 21;
 /// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`.
 const CONFIG_CHANGE: u32 = 2;
-/// Flags: the protocol's version, an answer, and that one is wanted.
+/// Flags: the protocol's version, a reply, and a request for a reply.
 const VERSION: u32 = 1;
 const IS_REPLY: u32 = 4;
 const NEEDS_REPLY: u32 = 8;
 
-/// What comes next from a front end.
+/// The next message of a front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// It has left.
@@ -125,7 +125,7 @@ pub(super) enum Next {
     Other,
 }
 
-/// The channel; none until the front end makes it.
+/// The channel; `None` until the front end makes it.
 #[derive(Default)]
 pub(super) struct ConfigChannel(Mutex<Option<OwnedFd>>);
 
@@ -150,7 +150,7 @@ impl ConfigChannel {
         self.0.lock().take()
     }
 
-    /// Goes on with the channel of the last daemon.
+    /// Takes over the channel of the last daemon.
     pub(super) fn set(&self, socket: OwnedFd) {
         *self.0.lock() = Some(socket);
     }
@@ -168,7 +168,7 @@ fn header(request: u32, flags: u32, size: u32) -> [u8; HEADER] {
     bytes
 }
 
-/// Waits for the next message, and looks at its header.
+/// Waits for the next message, and peeks at its header.
 pub(super) fn look_ahead(socket: &UnixStream) -> io::Result<Next> {
     let mut bytes = [0u8; HEADER];
     let flags = RecvFlags::PEEK | RecvFlags::WAITALL;
@@ -176,7 +176,7 @@ pub(super) fn look_ahead(socket: &UnixStream) -> io::Result<Next> {
     let [a, b, c, d, ..] = bytes;
     Ok(match count {
         0 => Next::End,
-        // Too short for a header: the front end has left within it, which the reader of messages finds.
+        // Too short for a header: the front end has left in the middle, which the reader of messages notices.
         HEADER.. if u32::from_ne_bytes([a, b, c, d]) == SET_BACKEND_REQ_FD => Next::Channel,
         _ => Next::Other,
     })
@@ -185,7 +185,7 @@ pub(super) fn look_ahead(socket: &UnixStream) -> io::Result<Next> {
 /// Takes the message that brings the socket of `channel`. `has_protocol` tells whether a feature was negotiated.
 ///
 /// # Errors
-/// When it was not negotiated, or brings something else.
+/// When it was not negotiated, or the message brings something else.
 pub(super) fn take_channel(
     socket: &UnixStream,
     channel: &ConfigChannel,

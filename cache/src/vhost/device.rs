@@ -1,4 +1,4 @@
-//! The device of one front end: what its messages change.
+//! The device of one front end, whose state messages change.
 
 use super::config::ConfigChannel;
 use super::config::{has, is_write_through};
@@ -21,7 +21,7 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Error, Result};
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 
-/// The bit that says that there are protocol features.
+/// The feature bit of protocol features.
 pub(super) const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
 /// The device.
@@ -29,15 +29,15 @@ pub(super) struct Device {
     pub(super) volume: Arc<Volume>,
     executor: Executor,
     limits: IoLimits,
-    /// What the driver has accepted.
+    /// Features that the driver has accepted.
     pub(super) features: u64,
-    /// What the front end has accepted.
+    /// Protocol features that the front end has accepted.
     pub(super) protocol: u64,
     pub(super) slots: MemorySlots,
     memory: Arc<ArcSwap<GuestMemory>>,
     pub(super) vrings: Vec<Vring>,
     pub(super) inflight: Option<InflightRegion>,
-    /// What the front end has said of it, and its file, for the next daemon.
+    /// Its description by the front end, and its file, for the next daemon.
     pub(super) inflight_file: Option<(VhostUserInflight, File)>,
     pub(super) write_back: bool,
     write_through: Arc<AtomicBool>,
@@ -84,7 +84,7 @@ impl Device {
         self.write_through.store(yes, Ordering::Relaxed);
     }
 
-    /// Drops everything that the front end and the driver have agreed on, once what is in flight is answered.
+    /// Drops all state that the front end and the driver have set, once requests in flight are answered.
     pub(super) fn reset(&mut self) {
         self.stop();
         self.vrings = (0..MAX_QUEUES).map(|_| Vring::default()).collect();
@@ -95,10 +95,10 @@ impl Device {
         self.update_write_through();
     }
 
-    /// Stops all queues, once what is in flight is answered. `false` when the guest has broken one.
+    /// Stops all queues, once requests in flight are answered. Returns `false` when the guest has broken one.
     pub(super) fn stop(&mut self) -> bool {
         let stopped = self.vrings.iter_mut().map(Vring::stop);
-        // All of them are, whatever the first says.
+        // Stop all of them, even if the first is broken.
         stopped.filter(|is_whole| !is_whole).count() == 0
     }
 
@@ -107,7 +107,7 @@ impl Device {
         change: impl FnOnce(&mut MemorySlots) -> std::result::Result<Arc<GuestMemory>, MemoryError>,
     ) -> Result<()> {
         let memory = change(&mut self.slots).map_err(refused)?;
-        // Queues use it from their next turn on; requests in flight keep the one that they were taken under.
+        // Queues use it from their next turn on; requests in flight keep their old version.
         self.memory.store(memory);
         Ok(())
     }
@@ -129,7 +129,7 @@ impl Device {
             .ok_or_else(|| no_ring(index))
     }
 
-    /// A ring that is given an eventfd. It counts for the front end's budget from then on.
+    /// A ring that gets an eventfd. From then on it counts against the front end's budget.
     pub(super) fn used_vring(&mut self, index: u32) -> Result<&mut Vring> {
         let budget = Arc::clone(&self.budget);
         let vring = self.vring(index)?;
@@ -140,7 +140,7 @@ impl Device {
         Ok(vring)
     }
 
-    /// A ring that does not run: what it is made of may change.
+    /// A ring that does not run, so its parts may change.
     pub(super) fn idle_vring(&mut self, index: u32) -> Result<&mut Vring> {
         let vring = self.vring(index)?;
         if vring.running.is_some() {
@@ -149,7 +149,7 @@ impl Device {
         Ok(vring)
     }
 
-    /// Starts a ring, if it has all that it takes, and does not run.
+    /// Starts a ring, if it is complete and does not run.
     pub(super) fn start(&mut self, index: u32) -> Result<()> {
         let enabled = self.features & PROTOCOL_FEATURES == 0;
         let number = usize::try_from(index).map_err(|_| no_ring(index))?;

@@ -1,4 +1,4 @@
-//! Ending a front end's connection from another thread than its own.
+//! Ends a front end's connection from another thread.
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 /// The connection of a front end.
 pub(super) struct Hangup {
     pub(super) socket: UnixStream,
-    /// Readable from when the connection is to be left to the next daemon.
+    /// Readable once the connection is to be left to the next daemon.
     leave: OwnedFd,
     why: Mutex<Option<&'static str>>,
 }
@@ -26,7 +26,7 @@ impl Hangup {
         })
     }
 
-    /// Ends the connection: its thread finds no more messages, and stops the queues.
+    /// Ends the connection: its thread gets no more messages, and stops the queues.
     pub(super) fn end(&self, why: &'static str) {
         self.why.lock().get_or_insert(why);
         self.close();
@@ -34,16 +34,16 @@ impl Hangup {
 
     /// As [`end`](Self::end), without a fault of the front end.
     pub(super) fn close(&self) {
-        // An error says that the front end has left already.
+        // It fails if the front end has left already.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
 
-    /// The connection's thread answers the message that it has begun with, and leaves the rest to the next daemon.
+    /// Lets the connection's thread answer its current message, and leave the rest to the next daemon.
     pub(super) fn leave(&self) {
         let _ = rustix::io::write(&self.leave, &1_u64.to_ne_bytes());
     }
 
-    /// Waits for a message, or the front end's end; `false` when the connection is to be left instead.
+    /// Waits for a message or the front end's end. Returns `false` when the connection is to be left instead.
     pub(super) fn wait(&self) -> io::Result<bool> {
         let mut both = [
             PollFd::new(&self.socket, PollFlags::IN),

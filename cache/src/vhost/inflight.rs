@@ -1,7 +1,7 @@
-//! The region that tells the next server which requests were not answered: `QueueRegionSplit` of QEMU's
-//! `docs/interop/vhost-user.rst`, "Inflight I/O tracking".
+//! The region of requests in flight, which the next server reads: `QueueRegionSplit` of QEMU's `docs/interop/vhost-user.rst`,
+//! "Inflight I/O tracking".
 //!
-//! The front end keeps the region while a server is gone. It could write anything into it: every value is checked.
+//! The front end keeps the region while no server runs. It could write anything into it, so every value is checked.
 
 use super::limits::{MAX_QUEUE_SIZE, MAX_QUEUES};
 use super::memory::Mapping;
@@ -16,20 +16,20 @@ use vm_memory::{AtomicAccess, Bytes};
 /// Bytes of the header of a queue's part, and of each of its entries.
 const HEADER: usize = 16;
 const ENTRY: usize = 16;
-/// Where the header has its fields.
+/// Offsets of the header's fields.
 const VERSION: usize = 8;
 const ENTRIES: usize = 10;
 const LAST_BATCH: usize = 12;
 const USED: usize = 14;
-/// Where an entry has its fields.
+/// Offsets of an entry's fields.
 const IN_FLIGHT: usize = 0;
 const NEXT: usize = 6;
 const COUNTER: usize = 8;
 /// The version of this layout.
 const LAYOUT: u16 = 1;
-/// The parts of queues begin at multiples of this.
+/// The alignment of queues' parts.
 const ALIGN: usize = 64;
-/// Ours, behind the parts of the queues: a mark, and what the guest has chosen for the write cache.
+/// Our trailer behind the queues' parts: a mark, and the guest's choice of the write cache.
 const TRAILER: usize = 64;
 const MARK: u64 = u64::from_le_bytes(*b"justitia");
 
@@ -38,7 +38,7 @@ pub(super) struct InflightRegion {
     mapping: Arc<Mapping>,
     queues: u16,
     queue_size: u16,
-    /// Where the trailer is, if there is room for it.
+    /// The trailer's offset, if the region is large enough.
     trailer: Option<usize>,
 }
 
@@ -47,7 +47,7 @@ fn part(queue_size: u16) -> usize {
     (HEADER + ENTRY * usize::from(queue_size)).next_multiple_of(ALIGN)
 }
 
-/// Is it a number of queues and a size of queues that the device has?
+/// Does the device support this number and size of queues?
 fn fits(queues: u16, queue_size: u16) -> bool {
     (1..=MAX_QUEUES).contains(&queues)
         && (1..=MAX_QUEUE_SIZE).contains(&queue_size)
@@ -60,7 +60,7 @@ fn size(queues: u16, queue_size: u16) -> usize {
 }
 
 impl InflightRegion {
-    /// A new file for so many queues, and its bytes.
+    /// Makes a new file for `queues` queues. Returns it with its size.
     ///
     /// # Errors
     /// When the device has no such queues, or the system refuses.
@@ -72,7 +72,7 @@ impl InflightRegion {
         Ok((sealed("justitia-inflight", bytes)?, bytes))
     }
 
-    /// Uses a region that the front end has kept, or another back end has made.
+    /// Uses a region that the front end has kept, or that another back end has made.
     ///
     /// # Errors
     /// When it is too small, or cannot be mapped.
@@ -101,7 +101,7 @@ impl InflightRegion {
         })
     }
 
-    /// The part of a queue, if there is one, and it has room for rings of this size.
+    /// The part of a queue, if it exists and is large enough for rings of this size.
     pub(super) fn queue(&self, index: u16, size: u16) -> Option<InflightQueue> {
         (index < self.queues && size <= self.queue_size).then(|| InflightQueue {
             mapping: Arc::clone(&self.mapping),
@@ -111,14 +111,14 @@ impl InflightRegion {
         })
     }
 
-    /// What the guest had chosen for the write cache: `true` for write-back. `None` in a new region.
+    /// The guest's choice of the write cache: `true` for write-back. `None` in a new region.
     pub(super) fn write_back(&self) -> Option<bool> {
         let at = self.trailer?;
         let marked = load::<u64>(&self.mapping, at) == MARK;
         marked.then(|| load::<u64>(&self.mapping, at + 8) != 0)
     }
 
-    /// Keeps what the guest has chosen for the write cache.
+    /// Stores the guest's choice of the write cache.
     pub(super) fn set_write_back(&self, yes: bool) {
         if let Some(at) = self.trailer {
             store(&self.mapping, at + 8, u64::from(yes));
@@ -132,21 +132,21 @@ pub(super) struct InflightQueue {
     mapping: Arc<Mapping>,
     start: usize,
     size: u16,
-    /// The order in which requests were taken.
+    /// The next request's place in the order.
     counter: u64,
 }
 
-/// What a server left behind.
+/// The requests that a server has left unanswered.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unanswered {
-    /// Heads of its requests, in the order in which they were taken.
+    /// Heads of the requests, in the order in which they were taken.
     pub(super) heads: Vec<u16>,
     /// The next index of the available ring.
     pub(super) next_available: u16,
 }
 
 impl InflightQueue {
-    /// Finds what the last server of the queue left behind, where the guest's used ring has come to `used`; `None` in a
+    /// Finds the requests that the last server of the queue left unanswered. The guest's used ring is at `used`. `None` in a
     /// new region.
     pub(super) fn recover(&mut self, used: u16) -> Option<Unanswered> {
         let old = self.get::<u16>(VERSION);
@@ -156,7 +156,7 @@ impl InflightQueue {
             self.put(VERSION, LAYOUT);
             return None;
         }
-        // What was answered last may still be noted.
+        // The last answers may still be marked in flight.
         let batch = used.wrapping_sub(self.get(USED)).min(self.size);
         let mut head: u16 = self.get(LAST_BATCH);
         for _ in 0..batch {
@@ -183,7 +183,7 @@ impl InflightQueue {
         })
     }
 
-    /// A request was taken. One that the last server has left keeps its place in the order.
+    /// Marks a request as taken. A request of the last server keeps its place in the order.
     pub(super) fn taken(&mut self, head: u16) {
         if head < self.size && self.get::<u8>(entry(head) + IN_FLIGHT) != 1 {
             self.put(entry(head) + COUNTER, self.counter);
@@ -192,7 +192,7 @@ impl InflightQueue {
         }
     }
 
-    /// A request is about to be answered.
+    /// Notes that a request is about to be answered.
     pub(super) fn answering(&mut self, head: u16) {
         if head < self.size {
             let last = self.get::<u16>(LAST_BATCH);
@@ -201,7 +201,7 @@ impl InflightQueue {
         }
     }
 
-    /// The request was answered: the guest's used ring has come to `used`.
+    /// Notes that a request was answered, and that the guest's used ring is now at `used`.
     pub(super) fn answered(&mut self, head: u16, used: u16) {
         if head < self.size {
             self.put(entry(head) + IN_FLIGHT, 0u8);
@@ -209,7 +209,7 @@ impl InflightQueue {
         }
     }
 
-    /// Has the front end taken it away?
+    /// Has the front end truncated it?
     pub(super) fn is_lost(&self) -> bool {
         self.mapping.is_lost()
     }
@@ -223,7 +223,7 @@ impl InflightQueue {
     }
 }
 
-/// Reads a region of these bytes as what a server left behind; its heads are the ring's, each once.
+/// Recovers from a region with these bytes. Checks that its heads are in the ring, each once.
 ///
 /// # Panics
 /// When they are not.
@@ -250,7 +250,7 @@ pub fn recover_from(bytes: &[u8], used: u16) {
     assert!(queue.recover(used).is_some(), "it is not new any more");
 }
 
-/// Where an entry is, in its queue's part.
+/// An entry's offset in its queue's part.
 fn entry(head: u16) -> usize {
     HEADER + ENTRY * usize::from(head)
 }

@@ -1,4 +1,4 @@
-//! What the next daemon must know of a front end to go on with it: what its messages have said.
+//! Hands a front end over to the next daemon: saves the state that its messages have set.
 
 use super::device::{Device, PROTOCOL_FEATURES};
 use super::memory::Region;
@@ -17,7 +17,7 @@ use vhost::vhost_user::message::VhostUserInflight;
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 use vm_memory::GuestAddress;
 
-/// The protocol's name among what is left.
+/// The protocol's name in the saved state.
 pub(super) const PROTOCOL: &str = "vhost-user-blk";
 
 /// A front end that the last daemon has left.
@@ -27,7 +27,7 @@ pub(super) struct Left {
     pub(super) others: Vec<OwnedFd>,
 }
 
-/// Where the region of requests in flight is in its file, in bytes, and of how many queues of which size.
+/// The region of requests in flight: its offset and size in its file, in bytes, and the number and size of its queues.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct InflightPlace {
@@ -52,14 +52,14 @@ impl InflightPlace {
     }
 }
 
-/// What a front end has said. Each thing with a descriptor has the next of them.
+/// The state that a front end has set. Its descriptors follow in the order of the fields.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Told {
     features: u64,
     protocol: u64,
     write_back: bool,
-    /// What the guest knows of the disk.
+    /// The disk's identity, as told to the guest.
     disk: DiskIdentity,
     regions: Vec<Region>,
     inflight: Option<InflightPlace>,
@@ -68,22 +68,22 @@ struct Told {
     channel: bool,
 }
 
-/// A ring that the front end has said anything of.
+/// A ring that the front end has described, at least partly.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ring {
     index: u8,
     size: u16,
-    /// Of descriptors, available and used ring, as the guest has them.
+    /// Guest addresses of the descriptors, the available ring and the used ring.
     addresses: Option<[u64; 3]>,
     base: u16,
     enabled: bool,
-    /// Which of its eventfds there are: kick, call, error.
+    /// Whether it has each eventfd: kick, call, error.
     events: [bool; 3],
 }
 
 impl Device {
-    /// The connection, whose queues are stopped, for the next daemon.
+    /// The connection for the next daemon. Its queues are stopped.
     pub(super) fn leave(&self, socket: UnixStream) -> io::Result<LeftConnection> {
         let mut others = Vec::new();
         let mut regions = Vec::new();
@@ -124,7 +124,7 @@ impl Device {
         })
     }
 
-    /// Goes on where the last daemon has stopped. The features are agreed on already.
+    /// Restores the last daemon's state. The features are already agreed on.
     fn restore(&mut self, told: Told, others: Vec<OwnedFd>) -> Result<(), Error> {
         let mut others = others.into_iter().map(File::from);
         let mut next = || {
@@ -187,7 +187,7 @@ impl Device {
     }
 }
 
-/// What is known of a ring, and its eventfds behind the others; `None` where that is nothing.
+/// Saves a ring, and appends its eventfds to `others`. `None` if the ring has no state.
 fn ring(index: u8, vring: &Vring, others: &mut Vec<OwnedFd>) -> io::Result<Option<Ring>> {
     let [call, error] = vring.events.copies()?;
     let kick = vring.kick.as_ref().map(|kick| kick.try_clone());
@@ -216,10 +216,10 @@ fn ring(index: u8, vring: &Vring, others: &mut Vec<OwnedFd>) -> io::Result<Optio
 }
 
 impl Left {
-    /// Goes on with a front end: the device is as it was, and its messages are answered from where they were.
+    /// Resumes a front end: restores the device, and answers messages from there on.
     ///
     /// # Errors
-    /// When the device or its disk is not what the front end was told, or something cannot be had.
+    /// When the device or its disk is not as the front end was told, or a resource is missing.
     pub(super) fn resume(
         self,
         socket: UnixStream,
@@ -250,8 +250,8 @@ const SET_PROTOCOL_FEATURES: u32 = 16;
 /// The version of messages, which is their flags.
 const VERSION: u32 = 1;
 
-/// What answers the messages of a front end that has agreed on these features. Crate `vhost` remembers them where nobody but a
-/// message sets them: so it is sent these messages by ourselves, and the front end's socket is put in the place of ours then.
+/// Makes the message handler of a front end that has agreed on these features. In crate `vhost` only messages set the features.
+/// So the handler first gets these messages over a socket pair; then the front end's socket replaces its end.
 fn agree(
     socket: UnixStream,
     device: &Arc<Mutex<Device>>,
@@ -273,7 +273,7 @@ fn agree(
         ours.write_all(&bytes)?;
         messages.handle_request().map_err(io::Error::other)?;
     }
-    // SAFETY: `messages` owns the descriptor, which is not closed here, and stays open; only what it refers to changes.
+    // SAFETY: `messages` owns the descriptor, which stays open; only its target changes.
     let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(messages.as_raw_fd()) });
     dup3(&socket, &mut place, DupFlags::CLOEXEC)?;
     Ok(messages)

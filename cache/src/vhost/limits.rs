@@ -1,9 +1,9 @@
-//! What the device has at most, and what front ends ask for that cannot be.
+//! Limits of the device, and errors for requests beyond them.
 
 use std::io;
 use vhost::vhost_user::Error;
 
-/// A parameter of a message that cannot be served: what was expected, and what was found.
+/// An invalid parameter of a message: what was expected, and what was found.
 pub(super) fn invalid(why: String) -> Error {
     Error::ReqHandlerError(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
@@ -32,5 +32,5 @@ pub(super) const MAX_RANGE_SECTORS: u32 = 4 << 20;
 pub(super) const SECTOR: u64 = 512;
 /// Regions of guest memory. Each is a mapping, of which a process has 65,530, and an open file.
 pub(super) const MAX_MEMORY_SLOTS: usize = 128;
-/// Bytes that the requests of one queue hold, before no more are taken.
+/// A queue takes no more requests while its requests hold this many bytes.
 pub(super) const QUEUE_BYTES: usize = 8 << 20;

@@ -15,15 +15,15 @@ use vm_memory::{
     GuestRegionCollection, MemoryRegionAddress, VolatileSlice,
 };
 
-/// The guest's memory at one moment. Requests keep the one that they were taken under.
+/// A version of the guest's memory. A request keeps the version that it was taken under.
 pub(crate) type GuestMemory = GuestRegionCollection<GuestRegion>;
 
-/// Has the front end taken some of it away? What was read then since is zero.
+/// Has the front end truncated some of it? Later reads of that part return zeroes.
 pub(super) fn is_lost(memory: &GuestMemory) -> bool {
     memory.iter().any(|region| region.mapping.is_lost())
 }
 
-/// A region of it, in this process.
+/// A mapped region of it.
 #[derive(Debug)]
 pub(crate) struct GuestRegion {
     mapping: Mapping,
@@ -33,7 +33,7 @@ pub(crate) struct GuestRegion {
 }
 
 impl GuestRegion {
-    /// What is mapped, where the guest has it at `start`.
+    /// A mapping that the guest has at `start`.
     pub(crate) fn new(mapping: Mapping, start: u64) -> Option<Self> {
         let size = u64::try_from(mapping.size()).ok()?;
         start.checked_add(size)?;
@@ -78,13 +78,13 @@ impl GuestMemoryRegionBytes for GuestRegion {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Region {
-    /// Where the guest has it.
+    /// Its guest-physical address.
     pub(super) guest: u64,
     /// Bytes.
     pub(super) size: u64,
-    /// Where the front end has it: addresses of rings are given so.
+    /// Its address in the front end, which gives addresses of rings in this form.
     pub(super) user: u64,
-    /// Where it begins in its file.
+    /// Its offset in its file.
     pub(super) offset: u64,
 }
 
@@ -96,30 +96,30 @@ impl Region {
             && self.offset.checked_add(self.size).is_some()
     }
 
-    /// Has the guest both in one place? Of regions that are valid.
+    /// Do both overlap in the guest? Both must be valid.
     const fn overlaps(&self, other: &Self) -> bool {
         self.guest < other.guest + other.size && other.guest < self.guest + self.size
     }
 }
 
-/// A region that is in use.
+/// A region in use.
 struct Slot {
     region: Region,
     memory: Arc<GuestRegion>,
-    /// As it was handed over: for the next daemon.
+    /// The file as received, for the next daemon.
     file: File,
-    /// Of the file.
+    /// The file's share of the budget.
     _share: BudgetShare,
 }
 
-/// The regions, and the memory that they are together.
+/// The regions, which together are the guest's memory.
 pub(super) struct MemorySlots {
     slots: Vec<Slot>,
     budget: Arc<Budget>,
 }
 
 impl MemorySlots {
-    /// No regions yet. What is mapped is taken from the budget, until nothing uses it any more.
+    /// No regions yet. Mappings take a share of the budget, until their last use ends.
     pub(super) const fn new(budget: Arc<Budget>) -> Self {
         let slots = Vec::new();
         Self { slots, budget }
@@ -157,7 +157,7 @@ impl MemorySlots {
         })
     }
 
-    /// Removes a region. Its offset need not be the one that it was added with (QEMU sends 0).
+    /// Removes a region. Its offset need not match the added one (QEMU sends 0).
     ///
     /// # Errors
     /// When there is no such region.
@@ -180,7 +180,7 @@ impl MemorySlots {
         self.slots.iter().map(|slot| (slot.region, &slot.file))
     }
 
-    /// The guest's address of what the front end has at `user`.
+    /// The guest's address for the front end's address `user`.
     pub(super) fn guest_address(&self, user: u64) -> Option<GuestAddress> {
         self.slots.iter().find_map(|slot| {
             let r = &slot.region;
@@ -238,14 +238,14 @@ impl MemorySlots {
     }
 }
 
-// A part of a file in this process, as guests' memory is.
+// Mappings of files of guests' memory.
 
-/// A mapping. It may be lost, see [`is_lost`](Self::is_lost).
+/// A mapping. Its content may be lost, see [`is_lost`](Self::is_lost).
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: *mut u8,
     size: usize,
-    /// Ends before the mapping does.
+    /// Dropped before the mapping.
     guard: Option<Guard>,
     _share: BudgetShare,
 }
@@ -288,11 +288,11 @@ impl Mapping {
 
     /// All of it.
     pub(super) fn slice(&self) -> VolatileSlice<'_> {
-        // SAFETY: mapped for as long as `self` is there, and so is what is returned at most.
+        // SAFETY: the mapping lives as long as `self`, which outlives the returned slice.
         unsafe { VolatileSlice::new(self.start, self.size) }
     }
 
-    /// Was its content taken away? What was read since is zero.
+    /// Has its content been lost? Later reads return zeroes.
     pub(super) fn is_lost(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::is_lost)
     }
@@ -301,14 +301,14 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.guard = None;
-        // SAFETY: it was mapped here, and nothing uses it any more.
+        // SAFETY: it was mapped here, and is no longer used.
         if let Err(e) = unsafe { munmap(self.start.cast(), self.size) } {
             tracing::error!("cannot unmap {} bytes of a guest's memory: {e}", self.size);
         }
     }
 }
 
-// Files of memory that a front end hands over.
+// Files of memory from a front end.
 
 /// Kinds of file systems (`include/uapi/linux/magic.h`). A memfd is a file of the first, or of the second with huge pages.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -317,7 +317,7 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 /// Why memory is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MemoryError {
-    /// More than front ends may have of what the process has.
+    /// It exceeds the budget of front ends.
     #[error(transparent)]
     Budget(#[from] OverBudget),
     /// The system refused.
@@ -328,11 +328,10 @@ pub(crate) enum MemoryError {
     Refused(String),
 }
 
-/// Maps a part of a file, for reading and writing, within a budget. It may be lost when the file shrinks, or when there are
-/// no huge pages left; see [`Mapping::is_lost`].
+/// Maps a part of a file, for reading and writing, within a budget. The content is lost when the file shrinks or huge pages run
+/// out; see [`Mapping::is_lost`].
 ///
-/// Pages of an ordinary file are read from a disk, or come from a FUSE server of the front end's, which never answers: they
-/// are refused.
+/// Ordinary files are refused: their pages come from a disk, or from a FUSE server of the front end that may never answer.
 pub(crate) fn map(
     file: &File,
     offset: u64,
@@ -350,7 +349,7 @@ pub(crate) fn map(
                 "expected a region of whole huge pages of {page} bytes, found {size} bytes at {offset} of the file"
             )));
         }
-        // Its pages may take as long as somebody likes.
+        // Reading its pages may take forever.
         _ => {
             return Err(MemoryError::Refused(format!(
                 "expected memory in a memfd, on tmpfs or on hugetlbfs (QEMU: memory-backend-memfd with share=on), found a file of a file system of type {kind:#x}"
@@ -372,14 +371,14 @@ pub(crate) fn map(
     Ok(Mapping::new(file, offset, size, share)?)
 }
 
-/// Memory of `found` bytes, where `expected` are needed.
+/// The error for a file of `found` bytes instead of `expected`.
 pub(super) fn short(expected: u64, found: u64) -> MemoryError {
     MemoryError::Refused(format!(
         "expected {expected} bytes of memory, found a file of {found}"
     ))
 }
 
-/// New memory that cannot change its size, all zero.
+/// New memory of a sealed size, all zero.
 pub(crate) fn sealed(name: &str, size: u64) -> io::Result<File> {
     use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;

@@ -1,4 +1,4 @@
-//! The front end's messages, as crate `vhost` passes them on.
+//! Handles the front end's messages, which crate `vhost` parses.
 
 use super::config::{self, Next, config_space, look_ahead, take_channel};
 use super::device::{Device, PROTOCOL_FEATURES, refused};
@@ -85,11 +85,11 @@ impl VhostUserBackendReqHandlerMut for Device {
         available: u64,
         _log: u64,
     ) -> Result<()> {
-        // Logging of changed pages was not offered.
+        // Logging of dirty pages was not offered.
         if !flags.is_empty() {
             return Err(NOT_OFFERED);
         }
-        // The front end gives its own addresses.
+        // The front end gives addresses of its own address space.
         let guest = |part, address| {
             let found = self.slots.guest_address(address);
             found.ok_or_else(|| {
@@ -192,7 +192,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(config::read(space, offset, size))
     }
 
-    // The driver chooses the write cache, which is all that it may write.
+    // The driver chooses the write cache. It may write nothing else.
     fn set_config(&mut self, offset: u32, buf: &[u8], flags: VhostUserConfigFlags) -> Result<()> {
         let migrates = flags.contains(VhostUserConfigFlags::LIVE_MIGRATION);
         let ([chosen], config::WRITE_BACK, false) = (buf, offset, migrates) else {
@@ -210,7 +210,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(())
     }
 
-    // The session takes this message itself.
+    // The session handles this message itself.
     fn set_backend_req_fd(&mut self, _backend: Backend) {}
 
     fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
@@ -228,8 +228,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok((told, file))
     }
 
-    // Uses a region. One that has been in use tells what the guest had chosen for the write cache: the front end does
-    // not say it again to a new server.
+    // Uses a region. A used region has the guest's choice of the write cache, since the front end does not repeat it to a new
+    // server.
     fn set_inflight_fd(&mut self, told: &VhostUserInflight, file: File) -> Result<()> {
         if self.vrings.iter().any(|v| v.running.is_some()) {
             return Err(Error::InvalidOperation("expected rings that are stopped"));
@@ -300,11 +300,11 @@ fn region(told: &VhostUserMemoryRegion) -> Region {
 
 // One front end, from its first message to its end.
 
-/// Answers the front end's messages until it leaves. Its queues are stopped then, and what was in flight is answered. `left`
-/// is what the last daemon has left of it. Returns the connection if the next daemon is to go on with it.
+/// Answers the front end's messages until it leaves. Then stops its queues, and answers requests in flight. `left` is the state
+/// from the last daemon. Returns the connection if the next daemon is to resume it.
 ///
 /// # Errors
-/// When it sends what no front end sends, or asks for what cannot be had.
+/// When it violates the protocol, or a request of it fails.
 pub(super) fn serve(
     socket: UnixStream,
     device: Device,
@@ -327,11 +327,11 @@ pub(super) fn serve(
     why.map_or(done.map(|_| None), |why| Err(io::Error::other(why)))
 }
 
-/// How the messages of a front end end.
+/// Why the session ends.
 enum End {
-    /// It has left.
+    /// The front end has left.
     Left,
-    /// The next daemon goes on.
+    /// The next daemon resumes it.
     Leaving,
 }
 

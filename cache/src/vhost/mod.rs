@@ -1,17 +1,16 @@
-//! The vhost-user-blk back end: a disk for a VM through memory that both sides share.
+//! The vhost-user-blk back end: serves a disk to a VM through shared memory.
 //!
-//! A disk has a socket of its own, which serves one front end (QEMU) at a time. The session's thread answers its
-//! messages; each queue has a thread and an io_uring of its own, which takes requests from the ring in the guest's
-//! memory, answers hits from the cache at once, and hands the rest to the same [`IoQueue`](crate::frontend) that NBD
-//! uses. What a guest writes is copied before it is looked at, and no guest memory is registered with the kernel.
+//! A disk has its own socket, which serves one front end (QEMU) at a time. The session's thread answers its messages. Each
+//! queue has its own thread and io_uring. The thread takes requests from the ring in the guest's memory and answers cache hits
+//! at once. It passes the rest to the same [`IoQueue`](crate::frontend) that NBD uses. Guest writes are copied before they are
+//! checked, and no guest memory is registered with the kernel.
 //!
-//! A request is noted in a region that outlives this process (`VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`) from when it is
-//! taken until it is answered. The next server executes what is noted there, once.
+//! A region that outlives this process (`VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`) records a request from when it is taken until
+//! it is answered. The next server executes the recorded requests, once.
 //!
-//! Guests, and front ends, are hostile. A chain or an index that no driver makes stops its queue, until the front end
-//! starts it again. Memory that is taken away (a file that is truncated) costs the front end its connection. A queue holds
-//! at most 8 MiB of requests and one more; a disk has at most 64 queues; what front ends map and open has a budget, for
-//! each, for each VM and for all.
+//! Guests and front ends may be hostile. An invalid chain or index stops its queue until the front end restarts it. A front end
+//! that truncates its memory is disconnected. A queue holds at most 8 MiB of requests and one more; a disk has at most 64
+//! queues. Mappings and open files of front ends have a budget for each, for each VM and for all.
 //!
 //! Sources: virtio 1.2, 5.2 (block device) and 2.7 (split virtqueues); QEMU's `docs/interop/vhost-user.rst`.
 
@@ -44,6 +43,6 @@ mod test;
 pub(crate) use memory::{GuestMemory, GuestRegion, map, sealed};
 pub use server::VhostServer;
 
-/// What a front end may hand over as the region of requests in flight, for the fuzzer.
+/// Parses a region of requests in flight, for the fuzzer.
 #[doc(hidden)]
 pub use inflight::recover_from;

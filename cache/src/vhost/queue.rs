@@ -1,4 +1,4 @@
-//! The thread of a queue: it takes requests from the ring, and puts answers there.
+//! The thread of a queue: takes requests from the ring, and puts answers into it.
 
 use super::chain::{AnswerBuffers, Chain, ChainError, DescriptorTable};
 use super::hangup::Hangup;
@@ -24,7 +24,7 @@ use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress};
 
-/// What a queue's thread needs.
+/// The parts of a queue's thread.
 pub(super) struct QueueSetup {
     /// Its number, for messages.
     pub(super) index: usize,
@@ -42,18 +42,18 @@ pub(super) struct QueueSetup {
     pub(super) hangup: Arc<Hangup>,
 }
 
-/// A queue whose thread runs.
+/// A queue with a running thread.
 pub(super) struct RunningQueue {
     stop: Arc<StopSignal>,
     thread: std::thread::JoinHandle<Stopped>,
 }
 
-/// Where a queue has stopped.
+/// The state of a stopped queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stopped {
     /// The next index of the available ring.
     pub(super) base: u16,
-    /// All that was taken is answered, and the guest has done nothing that no driver does.
+    /// All taken requests are answered, and the guest has not violated the protocol.
     pub(super) is_whole: bool,
 }
 
@@ -95,7 +95,7 @@ impl RunningQueue {
         Ok(Self { stop, thread })
     }
 
-    /// Takes no more requests, waits until those in flight are answered.
+    /// Stops taking requests, and waits until those in flight are answered.
     pub(super) fn stop(self) -> Stopped {
         self.stop.requested.store(true, Ordering::SeqCst);
         if let Err(e) = rustix::io::write(&self.stop.event, &1u64.to_ne_bytes()) {
@@ -108,12 +108,12 @@ impl RunningQueue {
     }
 }
 
-/// A queue, in its thread.
+/// A queue, owned by its thread.
 struct QueueWorker {
     setup: QueueSetup,
     stop: Arc<StopSignal>,
     io: IoQueue<AnswerContext>,
-    /// Heads whose answers the guest waits for.
+    /// Taken heads that are not yet answered.
     taken: Vec<bool>,
     /// Heads that the last server has not answered.
     left: VecDeque<u16>,
@@ -122,9 +122,9 @@ struct QueueWorker {
     buffers: Buffers,
     /// Empty between two turns of the loop.
     answers: Vec<Answer>,
-    /// There are answers that the guest was not told of.
+    /// The guest has not yet been signalled of some answers.
     unsignalled: bool,
-    /// The guest has done what no driver does: nothing more is taken.
+    /// The guest has violated the protocol: no further request is taken.
     broken: bool,
 }
 
@@ -155,7 +155,7 @@ impl QueueWorker {
     }
 
     fn run(mut self) -> Stopped {
-        // What the last server has answered it may not have said.
+        // The last server may have answered without a signal.
         self.setup.events.call();
         loop {
             let memory = self.setup.memory.load_full();
@@ -178,7 +178,7 @@ impl QueueWorker {
         }
     }
 
-    /// Ends the connection of a front end that takes away what it has handed over.
+    /// Ends the connection of a front end that has truncated its memory.
     fn check_lost(&mut self, memory: &GuestMemory) {
         let inflight = self.setup.inflight.as_ref();
         if is_lost(memory) || inflight.is_some_and(InflightQueue::is_lost) {
@@ -192,7 +192,7 @@ impl QueueWorker {
         self.setup.hangup.end(why);
     }
 
-    /// Takes no more requests, until the front end starts the queue again.
+    /// Stops taking requests until the front end restarts the queue.
     fn break_off(&mut self, why: &dyn std::fmt::Display) {
         if !self.broken {
             if let Some(left_out) = self.setup.volume.log.permit() {
@@ -210,11 +210,11 @@ impl QueueWorker {
 
 // Taking requests from the ring, a bounded number at a time.
 
-/// Requests that are taken before answers are looked at again.
+/// The most requests taken between two looks at answers.
 const BATCH: usize = 64;
 
 impl QueueWorker {
-    /// Takes requests. `true` when there may be more, and room for them.
+    /// Takes requests. Returns `true` when there may be more, and capacity for them.
     pub(super) fn take(&mut self, memory: &Arc<GuestMemory>) -> bool {
         if let Err(e) = self.setup.ring.disable_notification(&**memory) {
             self.break_off(&e);
@@ -232,7 +232,7 @@ impl QueueWorker {
         true
     }
 
-    /// Takes what the last server has not answered, in its order. `true` when all of it is taken.
+    /// Takes the requests that the last server has not answered, in its order. Returns `true` when all are taken.
     pub(super) fn take_left(&mut self, memory: &Arc<GuestMemory>) -> bool {
         while self.has_capacity()
             && let Some(head) = self.left.pop_front()
@@ -246,7 +246,7 @@ impl QueueWorker {
         !self.broken && self.io.has_capacity()
     }
 
-    /// Asks the guest for a signal when there is more, unless there is already.
+    /// Asks the guest for a signal on new requests. Returns `true` if there are some already.
     fn may_be_more(&mut self, memory: &GuestMemory) -> bool {
         match self.setup.ring.enable_notification(memory) {
             Ok(more) => more,
@@ -263,7 +263,7 @@ impl QueueWorker {
             entries: self.setup.ring.size(),
         };
         let read = match self.taken.get_mut(usize::from(head)) {
-            // The guest has not got its answer, and asks with the same descriptors again.
+            // The guest reuses a head whose request is not answered.
             Some(true) | None => Err(ChainError::Broken),
             Some(taken) => {
                 *taken = true;
@@ -276,18 +276,18 @@ impl QueueWorker {
     }
 }
 
-/// The next head that the guest has made available. An index that is more than the ring's size ahead is an error.
+/// The next available head. An index more than the ring's size ahead is an error.
 fn next_head(ring: &mut Queue, memory: &GuestMemory) -> Result<Option<u16>, virtio_queue::Error> {
     if ring.avail_idx(memory, Ordering::Acquire)?.0 == ring.next_avail() {
         return Ok(None);
     }
     let next = ring.iter(memory)?.next();
-    // None: the index went back, or the memory has no such entry. No later look finds more.
+    // None: the index went back, or the memory lacks the entry. A retry cannot succeed.
     let next = next.ok_or(virtio_queue::Error::InvalidAvailRingIndex)?;
     Ok(Some(next.head_index()))
 }
 
-// A request: answered at once, or started.
+// Answering a request at once, or starting it.
 
 impl QueueWorker {
     /// Executes the request of the chain that was read last.
@@ -336,7 +336,7 @@ impl QueueWorker {
         Ok(())
     }
 
-    /// Answers from the cache, or starts to read what the cache lacks.
+    /// Answers from the cache, or starts reading the missing blocks.
     fn read(
         &mut self,
         memory: &Arc<GuestMemory>,
@@ -344,7 +344,7 @@ impl QueueWorker {
         offset: u64,
         length: u64,
     ) -> Result<(), ChainError> {
-        // At most the largest request, which fits.
+        // A request has at most `MAX_REQUEST` bytes, which fit.
         let size = usize::try_from(length).map_err(|_| ChainError::Broken)?;
         let volume = &self.setup.volume;
         let pool = header.tag().and_then(|tag| volume.pool_of(tag));
@@ -400,10 +400,10 @@ impl QueueWorker {
     }
 }
 
-// Putting answers into the ring, and telling the guest of them.
+// Putting answers into the ring, and signalling the guest.
 
 impl QueueWorker {
-    /// Puts the answers that are ready into the ring.
+    /// Puts finished answers into the ring.
     pub(super) fn collect(&mut self, memory: &GuestMemory) {
         let mut answers = std::mem::take(&mut self.answers);
         self.io.collect(&mut answers);
@@ -413,7 +413,7 @@ impl QueueWorker {
             }
             match answer.written {
                 Some(written) => self.answer(memory, answer.head, written),
-                // The buffers lay in the memory of then.
+                // The request's memory was truncated.
                 None => self.lost(),
             }
         }
@@ -439,7 +439,7 @@ impl QueueWorker {
         }
     }
 
-    /// Tells the guest that there are answers, if it wants to know.
+    /// Signals new answers to the guest, if it wants signals.
     pub(super) fn signal(&mut self, memory: &GuestMemory) {
         if !std::mem::take(&mut self.unsignalled) {
             return;
@@ -451,7 +451,7 @@ impl QueueWorker {
         }
     }
 
-    /// Has the driver not switched signals off? Without event indices it has a flag for that.
+    /// Has the driver left signals on? Without event indices it has a flag for that.
     fn wants_signals(&self, memory: &GuestMemory) -> bool {
         let ring = &self.setup.ring;
         let flags = || memory.load::<u16>(GuestAddress(ring.avail_ring()), Ordering::Relaxed);
@@ -461,11 +461,10 @@ impl QueueWorker {
     }
 }
 
-// Waiting for the guest and for what is in flight.
+// Waiting for the guest and for requests in flight.
 
 impl QueueWorker {
-    /// Sleeps until the guest has requests that there is room for, something in flight has come back, or the queue is to
-    /// stop.
+    /// Sleeps until the queue can take a new request, one in flight has ended, or the queue must stop.
     pub(super) fn sleep(&self, stopping: bool) {
         if !self.io.may_sleep() {
             return;
@@ -480,7 +479,7 @@ impl QueueWorker {
             .flatten()
             .map(|event| PollFd::from_borrowed_fd(*event, PollFlags::IN))
             .collect();
-        // A signal is as good as an event: the loop looks at everything.
+        // EINTR needs no retry: the loop checks everything.
         if let Err(e) = poll(&mut waiting, None)
             && e != Errno::INTR
         {
@@ -488,30 +487,30 @@ impl QueueWorker {
         }
         self.io.awake();
         if wanted {
-            // What was signalled is about to be looked at; there may be nothing to read.
+            // Resets the eventfd; it may be 0 already. The loop checks the ring next.
             let _ = rustix::io::read(&*self.setup.kick, &mut [0; 8]);
         }
     }
 }
 
-// Answers, and the buffers that they come in.
+// Answers and their buffers.
 
-/// The largest buffer, in bytes, that is kept for the next requests.
+/// The largest buffer that is kept for later requests, bytes.
 const MAX_KEPT_BYTES: usize = 32 << 10;
-/// Buffers that are kept.
+/// The most buffers that are kept.
 const MAX_KEPT: usize = 64;
 
-/// What the answer to a request needs of it.
+/// The state of a request for its answer.
 pub(super) struct AnswerContext {
-    /// As it was when the request was taken.
+    /// The memory when the request was taken.
     pub(super) memory: Arc<GuestMemory>,
     pub(super) buffers: AnswerBuffers,
 }
 
-/// An answer that is in the guest's memory, and not yet in the ring.
+/// An answer in the guest's memory that is not yet in the ring.
 pub(super) struct Answer {
     pub(super) head: u16,
-    /// Bytes of the guest's memory that were written. `None` when that was taken away.
+    /// Bytes written to the guest's memory. `None` when the memory was truncated.
     pub(super) written: Option<u32>,
     pub(super) buffer: Option<AlignedBuf>,
 }
@@ -534,7 +533,7 @@ impl RequestContext for AnswerContext {
     }
 }
 
-/// Buffers for the next requests. They may hold what this guest has read before.
+/// Buffers for later requests. They may contain earlier reads of this guest.
 #[derive(Default)]
 pub(super) struct Buffers(Vec<AlignedBuf>);
 

@@ -37,11 +37,10 @@ impl Status {
     }
 }
 
-/// What a request asks for. Its range, in bytes, lies inside the disk.
+/// A parsed request. Its range, in bytes, lies inside the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Read, write, or whatever else a volume can do; where it begins, from the disk's beginning, and its bytes. What is
-    /// read or written is at most the device's largest request.
+    /// An operation of a volume, with its offset and length in bytes. A read or write is at most the device's largest request.
     Do(Operation, u64, u64),
     /// The disk's name.
     GetId,
@@ -49,14 +48,14 @@ pub(crate) enum Command {
     Refused(Status),
 }
 
-/// The disk that a request is checked against.
+/// The disk's properties for the check of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceView {
     /// Bytes of the disk.
     pub size: u64,
     /// Changes are refused.
     pub read_only: bool,
-    /// What is written is on stable storage before it is answered.
+    /// Writes are durable before they are answered.
     pub write_through: bool,
 }
 
@@ -80,20 +79,19 @@ impl BlkHeader {
         }
     }
 
-    /// The container that the guest's kernel took the request from.
+    /// The tag of the request's container, set by the guest's kernel.
     #[must_use]
     pub(crate) fn tag(&self) -> Option<ContainerTag> {
         ContainerTag::of_priority(self.priority)
     }
 
-    /// Has it the segment of a discard or write-zeroes behind it, and nothing else?
+    /// Is it a discard or write-zeroes with exactly one segment?
     #[must_use]
     pub(crate) fn has_segment(&self) -> bool {
         [VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_WRITE_ZEROES].contains(&self.kind)
     }
 
-    /// What it asks for, with `readable` bytes behind the header, `writable` bytes before the status, and its segment,
-    /// if it has one.
+    /// The request, with `readable` bytes behind the header, `writable` bytes before the status, and its segment, if any.
     #[must_use]
     pub(crate) fn command(
         &self,
@@ -132,7 +130,7 @@ impl BlkHeader {
         whole.then_some((offset, length))
     }
 
-    /// A discard or write-zeroes of one segment, which is all that the device offers.
+    /// A discard or write-zeroes of one segment; the device offers no more.
     fn range(&self, device: DeviceView, segment: [u8; HEADER]) -> Command {
         let refused = Command::Refused(Status::IoError);
         let [sector @ .., a, b, c, d, e, f, g, h] = segment;
@@ -158,7 +156,7 @@ impl BlkHeader {
     }
 }
 
-/// Where a range begins, in bytes, if the disk has all of it.
+/// The offset of a range, in bytes, if the range lies in the disk.
 fn inside(device: DeviceView, sector: u64, length: u64) -> Option<u64> {
     let offset = sector.checked_mul(SECTOR)?;
     let end = offset.checked_add(length)?;

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Open files of a connection: the socket, twice more for those who look at it, what wakes its thread, the channel of the
-/// back end's messages, and the region of requests in flight.
+/// Open files of a connection: the socket and two copies, the eventfd that wakes its thread, the channel of the back end's
+/// messages, and the region of requests in flight.
 const CONNECTION_FILES: u64 = 6;
 
 /// A disk, served over vhost-user on a socket of its own.
@@ -50,7 +50,7 @@ struct Session {
     config_channel: Arc<ConfigChannel>,
 }
 
-/// Removes the session when its thread ends, also when that panicked.
+/// Removes the session when its thread ends or panics.
 struct SessionEntry(Arc<Shared>);
 
 impl Drop for SessionEntry {
@@ -60,7 +60,7 @@ impl Drop for SessionEntry {
     }
 }
 
-/// A virtio disk has whole sectors: says what of an image does not belong to one.
+/// Warns of an image's last bytes if they do not fill a sector, since a virtio disk has whole sectors.
 fn warn_of_tail(volume: &Volume) {
     let tail = volume.size() % SECTOR;
     if tail > 0 {
@@ -74,10 +74,10 @@ fn warn_of_tail(volume: &Volume) {
 }
 
 impl VhostServer {
-    /// Serves a volume on a unix socket, in a directory that no other user writes. A socket that no server answers on is replaced.
+    /// Serves a volume on a unix socket. No other user may write its directory. A dead socket at the path is replaced.
     ///
     /// # Errors
-    /// When something else is there, others may write the directory, or the system refuses.
+    /// When another file is at the path, others may write the directory, or the system refuses.
     pub(crate) fn listen(
         path: &Path,
         volume: Arc<Volume>,
@@ -126,7 +126,7 @@ impl VhostServer {
         &self.shared.volume
     }
 
-    /// Tells the front end that the disk's size has changed. One that takes no messages is not told.
+    /// Tells the front end that the disk's size has changed, if it takes messages.
     pub(crate) fn notify_config(&self) {
         warn_of_tail(&self.shared.volume);
         let session = self.shared.session.lock().clone();
@@ -138,8 +138,8 @@ impl VhostServer {
         }
     }
 
-    /// No new front ends and no new requests from now on; what is in flight is answered. With `leaving` the front end is not
-    /// disconnected, but [left](Self::take_left) to the next daemon.
+    /// Stops taking front ends and requests; requests in flight are answered. With `leaving` the front end is not disconnected,
+    /// but [left](Self::take_left) to the next daemon.
     pub(crate) fn close(&self, leaving: bool) {
         self.shared.closing.store(true, Ordering::SeqCst);
         // Wakes the thread that accepts.
@@ -153,13 +153,13 @@ impl VhostServer {
         }
     }
 
-    /// The connection of the front end, if it was answered in time after it was [closed](Self::close).
+    /// The front end's connection, if its requests were answered in time after [`close`](Self::close).
     pub(crate) fn take_left(&self) -> Option<LeftConnection> {
         self.shared.left.lock().take()
     }
 
-    /// Waits until what was in flight when it was [closed](Self::close) is answered. A disk that does not answer until
-    /// `deadline` is left behind.
+    /// Waits until the requests in flight at [`close`](Self::close) are answered. A disk that does not answer until `deadline`
+    /// is left behind.
     pub(crate) fn wait(&self, deadline: Instant) {
         let mut session = self.shared.session.lock();
         while session.is_some() {
@@ -175,7 +175,7 @@ impl VhostServer {
             }
         }
         drop(session);
-        // Called again, the path may be another's by now.
+        // Only once: later the path may belong to another server.
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
             let _ = std::fs::remove_file(&self.path);
@@ -201,7 +201,7 @@ impl Shared {
             match accepted {
                 Ok(socket) => self.start_session(socket.into(), None),
                 Err(e) => {
-                    // Out of descriptors or the like: it passes.
+                    // A temporary shortage, for example of descriptors.
                     tracing::warn!("cannot accept a front end: {e}");
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -209,14 +209,14 @@ impl Shared {
         }
     }
 
-    /// Says why a front end is not served, or not any more.
+    /// Logs why a front end is refused or disconnected.
     fn log(&self, what: &str, why: &dyn std::fmt::Display) {
         if let Some(left_out) = self.volume.log.permit() {
             tracing::warn!(disk = self.volume.name(), "{what}: {why}{left_out}");
         }
     }
 
-    /// Goes on with the front end that the last daemon has left. It has one; more are closed.
+    /// Resumes the front end that the last daemon has left. There is one; more are closed.
     fn take(self: &Arc<Self>, left: Vec<LeftConnection>) {
         if let Some(connection) = left.into_iter().next() {
             let LeftConnection {
@@ -264,7 +264,7 @@ impl Shared {
             hangup: Arc::clone(&hangup),
             config_channel,
         }));
-        // The server may have been closed before the session could be found.
+        // The server may have been closed before it could find the session.
         if self.closing.load(Ordering::SeqCst) {
             hangup.close();
         }
@@ -284,7 +284,7 @@ impl Shared {
         }
     }
 
-    /// Waits while the last front end, which has left, has requests in flight. `false` when it is still there.
+    /// Waits for requests in flight of the last front end if it has left. Returns `false` if it is still connected.
     fn is_free(&self) -> bool {
         let mut session = self.session.lock();
         while let Some(current) = &*session {

@@ -1,12 +1,11 @@
-//! Mappings whose pages may be taken away.
+//! Guards mappings whose pages may vanish.
 //!
-//! Who hands over the file of a guest's memory can truncate it at any moment, and huge pages may run out. The next access
-//! is answered with SIGBUS, which would end this process. Instead, the handler puts zeroes of our own in the place of the
-//! whole mapping, notes that its content is lost, and lets the access go on. Whoever uses a mapping asks whether it was
-//! lost after what was read, and before that is acted on. (systemd does the same where it reads files of others,
-//! `src/basic/sigbus.c`.)
+//! A front end can truncate the file of a guest's memory at any moment, and huge pages may run out. The next access raises
+//! SIGBUS, which would end this process. Instead, the handler replaces the whole mapping by zeroes, marks it as lost, and lets
+//! the access continue. Users of a mapping check for loss after reading and before they act on the content. (systemd does the
+//! same for files of others, `src/basic/sigbus.c`.)
 //!
-//! A signal handler may take no lock and no memory: the mappings are in a table of fixed size, whose entries are atomics.
+//! A signal handler must not lock or allocate. So the mappings are in a table of fixed size, with atomic entries.
 
 use nix::libc::{c_int, c_void, siginfo_t};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -16,15 +15,15 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Mappings that are guarded at most: half of those that a process has by default (`vm.max_map_count`, 65,530).
+/// The most guarded mappings: half of a process's default limit (`vm.max_map_count`, 65,530).
 const MAX_GUARDED: usize = 32_768;
 
 /// Mappings that were lost since this process began.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 static ENTRIES: [Entry; MAX_GUARDED] = [const { Entry::new() }; MAX_GUARDED];
-/// Entries that were given back, and how many were ever used.
+/// Free entries, and the number of entries ever used.
 static FREE: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
-/// What SIGBUS did before.
+/// The previous action of SIGBUS.
 static BEFORE: OnceLock<io::Result<SigAction>> = OnceLock::new();
 
 struct Entry {
@@ -46,7 +45,7 @@ impl Entry {
         }
     }
 
-    /// By the one that has the entry alone.
+    /// Call it only as the entry's sole owner.
     fn set(&self, start: usize, size: usize) {
         self.version.fetch_add(1, Ordering::SeqCst);
         self.start.store(start, Ordering::SeqCst);
@@ -55,7 +54,8 @@ impl Entry {
         self.version.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Its mapping, if that has `address`. One that is used does not change, so one that changes is not sought.
+    /// Its mapping, if that contains `address`. An entry changes only while its mapping is unused, so a changing entry is not
+    /// the one sought.
     fn mapping_of(&self, address: usize) -> Option<(usize, usize)> {
         let version = self.version.load(Ordering::SeqCst);
         let start = self.start.load(Ordering::SeqCst);
@@ -66,7 +66,7 @@ impl Entry {
     }
 }
 
-/// A mapping is guarded for as long as this is there.
+/// Guards a mapping until it is dropped.
 #[derive(Debug)]
 pub(super) struct Guard(usize);
 
@@ -74,11 +74,10 @@ impl Guard {
     /// Guards `size` bytes of the address space at `start`.
     ///
     /// # Safety
-    /// They are one mapping for as long as the guard is there, and nothing but volatile accesses uses them: they may turn to
-    /// zero at any moment.
+    /// The bytes stay one mapping while the guard lives. Only volatile accesses use them: they may become zero at any moment.
     ///
     /// # Errors
-    /// When there are too many, or the system refuses a signal handler.
+    /// When there are too many mappings, or the system refuses a signal handler.
     pub(super) unsafe fn new(start: usize, size: usize) -> io::Result<Self> {
         if let Err(e) = BEFORE.get_or_init(install) {
             return Err(io::Error::new(e.kind(), e.to_string()));
@@ -95,7 +94,7 @@ impl Guard {
         Ok(Self(number))
     }
 
-    /// Was it taken away since?
+    /// Has the mapping been lost?
     pub(super) fn is_lost(&self) -> bool {
         let of_all = LOST.load(Ordering::Acquire);
         of_all > 0
@@ -117,12 +116,12 @@ impl Drop for Guard {
 fn install() -> io::Result<SigAction> {
     let flags = SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK;
     let ours = SigAction::new(SigHandler::SigAction(on_sigbus), flags, SigSet::empty());
-    // SAFETY: the handler makes system calls and reads and writes atomics, nothing else.
+    // SAFETY: the handler only makes system calls and accesses atomics.
     unsafe { sigaction(Signal::SIGBUS, &ours) }.map_err(Into::into)
 }
 
 extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes this; a signal of a fault (a positive code) has an address.
+    // SAFETY: with SA_SIGINFO the kernel passes this pointer. A fault's signal (a positive code) has an address.
     let fault = unsafe { info.as_ref().filter(|i| i.si_code > 0).map(|i| i.si_addr()) };
     if fault.is_some_and(|address| replace(address.addr()).is_some()) {
         return;
@@ -135,27 +134,27 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
         }
     }
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: no handler of ours; the access is made again, and ends the process.
+    // SAFETY: it sets the default action. The access is repeated, and ends the process.
     let _ = unsafe { sigaction(Signal::SIGBUS, &default) };
 }
 
-/// Replaces the guarded mapping that has `address` as a whole: page by page, a process would run out of mappings.
+/// Replaces the whole guarded mapping that contains `address`: replacing single pages would exhaust the process's mappings.
 fn replace(address: usize) -> Option<()> {
     let found = ENTRIES
         .iter()
         .find_map(|entry| Some((entry, entry.mapping_of(address)?)));
     let (entry, (start, size)) = found?;
-    // Before zeroes can be read.
+    // Mark it before zeroes can be read.
     entry.lost.store(true, Ordering::SeqCst);
     LOST.fetch_add(1, Ordering::SeqCst);
     let place = std::ptr::with_exposed_provenance_mut(start);
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: the thread that was interrupted uses the mapping, which is guarded: it stays, and may turn to zero.
+    // SAFETY: the mapping is guarded. The interrupted thread uses it, so it stays, and may become zero.
     if unsafe { mmap_anonymous(place, size, access, flags) }.is_ok() {
         return Some(());
     }
-    // Where memory is not overcommitted (`vm.overcommit_memory=2`), a file of no pages can be mapped nevertheless.
+    // Without overcommit (`vm.overcommit_memory=2`), a sparse file can still be mapped.
     let file = rustix::fs::memfd_create(c"lost", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
     rustix::fs::ftruncate(&file, u64::try_from(size).ok()?).ok()?;
     let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;

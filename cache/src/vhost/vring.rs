@@ -1,4 +1,4 @@
-//! One ring as the front end has described it, and the thread that serves it.
+//! One ring as described by the front end, and the thread that serves it.
 
 use super::memory::GuestMemory;
 use super::queue::RunningQueue;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use virtio_queue::{Queue, QueueT};
 use vm_memory::GuestAddress;
 
-/// Where the parts of a ring are in the guest's memory.
+/// Guest addresses of a ring's parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingAddresses {
     pub(super) descriptors: GuestAddress,
@@ -18,8 +18,8 @@ pub(super) struct RingAddresses {
     pub(super) used: GuestAddress,
 }
 
-/// What a ring takes: three eventfds of the front end, two of its thread, and an io_uring; a thread and an io_uring are up to
-/// eight mappings.
+/// The resources of a ring: three eventfds of the front end, two of its thread, and an io_uring. A thread and an io_uring use
+/// up to eight mappings.
 pub(super) const RING: Amount = Amount {
     bytes: 0,
     mappings: 8,
@@ -34,12 +34,12 @@ pub(super) struct Vring {
     pub(super) addresses: Option<RingAddresses>,
     /// The next index of the available ring.
     pub(super) base: u16,
-    /// The guest's, to say that there are requests.
+    /// The guest's eventfd that signals requests.
     pub(super) kick: Option<Arc<File>>,
     pub(super) events: Arc<VringEvents>,
     pub(super) enabled: bool,
     pub(super) running: Option<RunningQueue>,
-    /// Of the front end's budget, from its first eventfd on.
+    /// Its share of the front end's budget, from its first eventfd on.
     pub(super) share: Option<BudgetShare>,
 }
 
@@ -75,7 +75,7 @@ impl Vring {
         Ok(ring)
     }
 
-    /// Ends its thread, once what is in flight is answered. `false` when the guest has broken it.
+    /// Ends its thread, once requests in flight are answered. Returns `false` when the guest has broken it.
     pub(super) fn stop(&mut self) -> bool {
         let Some(running) = self.running.take() else {
             return true;

@@ -6,43 +6,43 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Eventfds by which a queue's thread tells something. They may be exchanged while it runs.
+/// Eventfds that a queue's thread signals. They may be exchanged while it runs.
 #[derive(Default)]
 pub(super) struct VringEvents {
-    /// There are answers.
+    /// Signals answers.
     call: Mutex<Option<File>>,
-    /// The ring is broken.
+    /// Signals a broken ring.
     pub(super) error: Mutex<Option<File>>,
 }
 
 impl VringEvents {
-    /// Tells of answers by this from now on. It is signalled once: a server that was killed may have answered and not
-    /// have said so, and so may this one by the old eventfd.
+    /// Sets the eventfd for answers, and signals it once. A killed server may have answered without a signal; and this server
+    /// may have signalled the old eventfd.
     pub(super) fn set_call(&self, event: Option<File>) {
         *self.call.lock() = event;
         self.call();
     }
 
-    /// Copies of both, for the next daemon: that of answers, and that of a broken ring.
+    /// Copies of both, for the next daemon: for answers, and for a broken ring.
     pub(super) fn copies(&self) -> io::Result<[Option<File>; 2]> {
         let copy =
             |event: &Mutex<Option<File>>| event.lock().as_ref().map(File::try_clone).transpose();
         Ok([copy(&self.call)?, copy(&self.error)?])
     }
 
-    /// There are answers.
+    /// Signals answers.
     pub(super) fn call(&self) {
         signal(self.call.lock().as_ref());
     }
 
-    /// The ring is broken.
+    /// Signals a broken ring.
     pub(super) fn fail(&self) {
         signal(self.error.lock().as_ref());
     }
 }
 
 fn signal(event: Option<&File>) {
-    // An eventfd that is full is signalled already.
+    // A full eventfd is signalled already.
     if let Some(event) = event
         && let Err(e) = rustix::io::write(event, &1u64.to_ne_bytes())
         && e != rustix::io::Errno::AGAIN
@@ -51,7 +51,7 @@ fn signal(event: Option<&File>) {
     }
 }
 
-/// Makes sure that a descriptor is an eventfd, and that using it never waits.
+/// Checks that a descriptor is an eventfd, and makes it non-blocking.
 ///
 /// # Errors
 /// When it is something else.
