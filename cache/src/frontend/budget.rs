@@ -1,4 +1,4 @@
-//! What front ends may take of what the daemon's process has little of: address space, mappings, open files, log lines.
+//! Budgets of front ends for scarce resources of the process: address space, mappings, open files, log lines.
 
 use crate::token_bucket::TokenBucket;
 use parking_lot::Mutex;
@@ -7,21 +7,21 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Address space that guests' memory may take, in bytes: half of what a process has with four levels of page tables.
+/// Address space for guests' memory, in bytes: half of a process's with four levels of page tables.
 const ALL_BYTES: u64 = 64 << 40;
-/// Bytes of memory that one front end may map, whatever the host has.
+/// The least limit of mapped memory of one front end, bytes, on any host.
 const LEAST_BYTES: u64 = 1 << 40;
-/// Of all, one VM has at most this part, as of worker threads.
+/// One VM gets at most this fraction of all, as of worker threads.
 const VM_PART: u64 = 4;
-/// Mappings that one front end may have: four tables of 128 regions (one in use, one that replaces it, and old ones whose
-/// requests are in flight), and 64 queues of eight.
+/// The limit of mappings of one front end: four tables of 128 regions (one in use, one that replaces it, and old ones with
+/// requests in flight), and 64 queues of eight.
 const FRONT_END_MAPPINGS: u64 = 1024;
-/// Open files that one front end may have: 64 queues of six, two tables of 128 regions, and those of its connection.
+/// The limit of open files of one front end: 64 queues of six, two tables of 128 regions, and those of its connection.
 const FRONT_END_FILES: u64 = 656;
-/// Mappings of a process, where the kernel does not say (`vm.max_map_count`).
+/// The default limit of mappings of a process (`vm.max_map_count`), if the kernel does not tell it.
 const MAX_MAP_COUNT: u64 = 65_530;
 
-/// An amount of each of what is bounded.
+/// An amount of each bounded resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
     /// Bytes of mapped memory.
@@ -32,7 +32,7 @@ pub(crate) struct Amount {
     pub(crate) files: u64,
 }
 
-/// Who shares a budget.
+/// The front ends that share a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     All,
@@ -50,7 +50,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// More than a budget has.
+/// A budget is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected at most {limit} {what} for {holder}, found {used} in use and {wanted} more asked for{}",
@@ -76,13 +76,13 @@ const fn advice(holder: Holder) -> &'static str {
     }
 }
 
-/// A budget, inside that of the VM, inside that of all.
+/// A budget of a front end, of a VM or of all; each is a part of the next.
 #[derive(Debug)]
 pub(crate) struct Budget {
     holder: Holder,
     limit: Amount,
     used: Mutex<Amount>,
-    /// What it is a part of.
+    /// The budget that contains it.
     whole: Option<Arc<Budget>>,
 }
 
@@ -96,13 +96,13 @@ impl Budget {
         })
     }
 
-    /// That of this process: half of what it may have.
+    /// The budget of this process: half of its limits.
     fn all() -> Arc<Self> {
         static ALL: OnceLock<Arc<Budget>> = OnceLock::new();
         let all = || {
             let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count");
             let mappings = mappings.ok().and_then(|text| text.trim().parse().ok());
-            // No limit is one that is never reached.
+            // Without a limit, use the largest one.
             let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
             let limit = Amount {
                 bytes: ALL_BYTES,
@@ -114,7 +114,7 @@ impl Budget {
         Arc::clone(ALL.get_or_init(all))
     }
 
-    /// That of a VM.
+    /// The budget of a VM.
     pub(crate) fn of_vm() -> Arc<Self> {
         Self::all().for_vm()
     }
@@ -128,7 +128,7 @@ impl Budget {
         Self::new(Holder::Vm, limit, Some(Arc::clone(self)))
     }
 
-    /// That of a new front end of the VM whose budget this is.
+    /// The budget of a new front end of the VM with this budget.
     pub(crate) fn for_front_end(self: &Arc<Self>) -> Arc<Self> {
         let limit = Amount {
             bytes: front_end_bytes(),
@@ -138,10 +138,10 @@ impl Budget {
         Self::new(Holder::FrontEnd, limit, Some(Arc::clone(self)))
     }
 
-    /// Takes a share, until that is dropped.
+    /// Takes a share, which is returned when it is dropped.
     ///
     /// # Errors
-    /// When this budget, or one that it is a part of, has less left.
+    /// When this budget, or one that contains it, has less left.
     pub(crate) fn take(self: &Arc<Self>, amount: Amount) -> Result<BudgetShare, OverBudget> {
         {
             let mut used = self.used.lock();
@@ -181,7 +181,7 @@ impl Budget {
     }
 }
 
-/// What is taken of a budget.
+/// A share of a budget.
 #[derive(Debug)]
 pub(crate) struct BudgetShare {
     budget: Arc<Budget>,
@@ -198,8 +198,8 @@ impl Drop for BudgetShare {
     }
 }
 
-/// Bytes of memory that one front end may map: four times what the host has. A host promises its VMs more than it has, and
-/// while a table of regions is replaced there are two.
+/// The limit of mapped memory of one front end, bytes: four times the host's. Hosts overcommit memory, and while a table of
+/// regions is replaced there are two.
 fn front_end_bytes() -> u64 {
     let host = rustix::system::sysinfo();
     let pages = host.totalram.saturating_add(host.totalswap);
@@ -209,13 +209,12 @@ fn front_end_bytes() -> u64 {
 
 // Lines of the log that a tenant can cause.
 
-/// Lines at once: enough to see what a guest runs into.
+/// The burst of lines: enough to see a guest's problem.
 const BURST: u32 = 10;
-/// In the long run, the time in which one line may come: 8,640 a day.
+/// The long-run interval of lines: 8,640 a day.
 const EACH: Duration = Duration::from_secs(10);
 
-/// How many lines one disk, or one listener, may cause: the first ones, then one now and then with the number of those that
-/// were left out.
+/// Limits the log lines of one disk or one listener: after a burst, one line now and then, with the number of omitted ones.
 pub(crate) struct LogLimit(Mutex<State>);
 
 struct State {
@@ -223,7 +222,7 @@ struct State {
     left_out: u64,
 }
 
-/// Lines that were left out before one, for its end.
+/// The number of lines omitted before a line, for its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut(u64);
 
@@ -243,7 +242,7 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// May a line be written now? It counts then.
+    /// May a line be written now? If so, counts it.
     pub(crate) fn permit(&self) -> Option<LeftOut> {
         self.0.lock().permit(Instant::now())
     }

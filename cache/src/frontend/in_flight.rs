@@ -1,4 +1,4 @@
-//! Requests that go to the image through the connection's io_uring, without a thread that waits.
+//! Requests to the image through the connection's io_uring, without a waiting thread.
 
 use super::request::{IoRequest, Operation, Outcome};
 use super::volume::Volume;
@@ -13,22 +13,22 @@ use std::sync::Arc;
 
 /// The transfers of a connection.
 pub(super) struct InFlight<C> {
-    /// Dropped before the volume: that waits for every transfer.
+    /// Dropped before the volume: the drop waits for every transfer.
     ring: Ring<Transfer<C>>,
     volume: Arc<Volume>,
 }
 
-/// A request that is under way. The kernel reads or writes its data, or what is `around` them.
+/// A request in flight. The kernel transfers its data, or `around`.
 struct Transfer<C> {
     request: IoRequest<C>,
     state: State,
 }
 
-/// What a transfer needs until it has come back.
+/// State of a transfer until its completion.
 enum State {
     Read {
         fill: MissFill,
-        /// What is read, unless it lies inside the request's data.
+        /// The buffer of the read, if it is larger than the request's data.
         around: Option<AlignedBuf>,
     },
     Write {
@@ -38,15 +38,15 @@ enum State {
     Flush,
 }
 
-/// How a transfer ended.
+/// The result of a transfer.
 pub(super) enum Ended<C> {
     Complete(IoRequest<C>, io::Result<Outcome>),
-    /// A thread that may wait must execute it again.
+    /// A worker thread must execute it again.
     Again(IoRequest<C>),
 }
 
 impl<C> InFlight<C> {
-    /// `None` where io_uring is not supported.
+    /// `None` if io_uring is not supported.
     pub(super) fn new(volume: &Arc<Volume>) -> Option<Self> {
         if ring::unsupported_reason().is_some() {
             return None;
@@ -67,22 +67,22 @@ impl<C> InFlight<C> {
         })
     }
 
-    /// Requests that have not come back.
+    /// The number of requests in flight.
     pub(super) const fn len(&self) -> usize {
         self.ring.in_flight()
     }
 
-    /// Readable when one has come back; `None` when none is in flight.
+    /// Readable when a request has completed; `None` when none is in flight.
     pub(super) fn event(&self) -> Option<BorrowedFd<'_>> {
         (self.len() > 0).then(|| self.ring.event())
     }
 
-    /// Lets the kernel begin what was started.
+    /// Submits the started transfers to the kernel.
     pub(super) fn submit(&mut self) {
         self.ring.submit(0);
     }
 
-    /// Starts a request; returns it when it takes more than one transfer, or the ring is full.
+    /// Starts a request. Returns it when it needs more than one transfer, or the ring is full.
     pub(super) fn start(&mut self, request: IoRequest<C>) -> Option<IoRequest<C>> {
         match request.operation {
             Operation::Read => self.read(request),
@@ -92,7 +92,7 @@ impl<C> InFlight<C> {
                     return Some(request);
                 };
                 let state = State::Flush;
-                // SAFETY: no memory; `self` keeps the volume, and that the file, until the ring is dropped.
+                // SAFETY: it uses no memory. `self` keeps the volume, and so the file, until the ring is dropped.
                 unsafe { self.ring.push(entry, Transfer { request, state }) }
                     .err()
                     .map(|left| left.request)
@@ -119,7 +119,7 @@ impl<C> InFlight<C> {
             return Some(request);
         };
         let state = State::Read { fill, around };
-        // SAFETY: the buffers go along, and do not move in memory when they do; `self` keeps the volume, and that the
+        // SAFETY: the buffers move with the transfer, but their memory stays in place. `self` keeps the volume, and so the
         // file, until the ring is dropped.
         unsafe { self.ring.push(entry, Transfer { request, state }) }
             .err()
@@ -143,7 +143,7 @@ impl<C> InFlight<C> {
             .map(|left| left.request)
     }
 
-    /// Passes on what has come back.
+    /// Passes completed requests to `ended`.
     pub(super) fn collect(&mut self, mut ended: impl FnMut(Ended<C>)) {
         if self.len() == 0 {
             return;
@@ -155,7 +155,7 @@ impl<C> InFlight<C> {
 }
 
 impl<C> Transfer<C> {
-    /// Bytes that are transferred when all goes well.
+    /// The bytes of a complete transfer.
     fn expected(&self) -> usize {
         match &self.state {
             State::Read { fill, .. } => fill.len(),
@@ -164,7 +164,7 @@ impl<C> Transfer<C> {
         }
     }
 
-    /// What a sync that has ended with `error` is answered with.
+    /// The final error of a sync that has ended with `error`.
     fn settle(&self, volume: &Volume, error: Option<io::Error>) -> Option<io::Error> {
         let sync = match self.request.operation {
             Operation::Flush => Sync::Flush,
@@ -189,7 +189,7 @@ impl<C> Transfer<C> {
             {
                 Some(e)
             }
-            // Cut short: by the end of the file, a signal, or want of memory.
+            // A short transfer: at the end of the file, by a signal, or for want of memory.
             _ => return Ended::Again(self.request),
         };
         let error = self.settle(volume, error);
@@ -210,7 +210,7 @@ impl<C> Transfer<C> {
                 Ok(request.take_data())
             }
             (State::Write { guard, .. }, error) => {
-                // Before the client can know that the write has ended.
+                // Do it before the client can know that the write has ended.
                 match guard {
                     Some(guard) if error.is_none() => guard.completed(&request.data),
                     other => drop(other),

@@ -1,4 +1,4 @@
-//! The requests of one connection that are under way.
+//! The requests in flight of one connection.
 
 use super::in_flight::{Ended, InFlight};
 use super::request::{IoRequest, Outcome};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a front end needs to answer a request.
+/// A front end's state of a request, which makes the answer.
 pub(crate) trait RequestContext: Send + 'static {
     /// The answer, ready to be sent.
     type Reply: Send + 'static;
@@ -21,28 +21,28 @@ pub(crate) trait RequestContext: Send + 'static {
     fn reply(self, result: io::Result<Outcome>) -> Self::Reply;
 }
 
-/// The requests of one connection to one volume: in its io_uring, and with worker threads.
+/// The requests of one connection to one volume, in its io_uring and with worker threads.
 ///
-/// Its connection's thread alone calls it.
+/// Only its connection's thread calls it.
 pub(crate) struct IoQueue<C: RequestContext> {
-    /// Its transfers; none where io_uring is not supported.
+    /// Its transfers; `None` if io_uring is not supported.
     in_flight: Option<InFlight<C>>,
     completions: Arc<CompletionQueue<Completion<C>>>,
     volume: Arc<Volume>,
     executor: Executor,
     limits: IoLimits,
-    /// Requests that workers have.
+    /// The number of requests with workers.
     offloaded: usize,
-    /// Bytes of the buffers of requests that are under way.
+    /// Bytes in buffers of requests in flight.
     bytes: usize,
 }
 
-/// What a worker has done.
+/// The result of a worker's job.
 enum Completion<C: RequestContext> {
-    /// All of it; the bytes that it held.
+    /// An answered request, and the bytes of its buffer.
     Reply(C::Reply, usize),
-    /// A request that goes on: a read whose part on the SSD was read, the rest is the disk's; or a write that has waited for
-    /// others.
+    /// A request that continues: a read whose SSD part is done and whose rest comes from the disk, or a write that has waited
+    /// for others.
     Resumed(Box<IoRequest<C>>),
 }
 
@@ -83,7 +83,7 @@ impl<C: RequestContext> IoQueue<C> {
             request.ticket = Some(ticket);
             return self.execute(request);
         }
-        // An earlier write to the same place is still under way, perhaps of a client that is gone.
+        // An earlier write to the same range is in flight, perhaps of a client that is gone.
         self.offloaded += 1;
         let completions = Arc::clone(&self.completions);
         ticket.begin(move |ticket| {
@@ -92,14 +92,14 @@ impl<C: RequestContext> IoQueue<C> {
         });
     }
 
-    /// Lets the kernel begin what was started.
+    /// Submits the started transfers to the kernel.
     pub(crate) fn submit(&mut self) {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.submit();
         }
     }
 
-    /// Appends the answers that are ready.
+    /// Appends finished answers.
     pub(crate) fn collect(&mut self, replies: &mut Vec<C::Reply>) {
         if self.offloaded > 0 {
             for completion in self.completions.collect() {
@@ -133,7 +133,7 @@ impl<C: RequestContext> IoQueue<C> {
         }
     }
 
-    /// Executes a request: through the ring if that is possible.
+    /// Executes a request, through the ring if possible.
     fn execute(&mut self, request: IoRequest<C>) {
         let left = match &mut self.in_flight {
             Some(in_flight) => in_flight.start(request),
@@ -144,7 +144,7 @@ impl<C: RequestContext> IoQueue<C> {
         }
     }
 
-    /// Lets a worker execute a request. Threads that wait for a disk, which may hang, do not wait for the SSD store.
+    /// Lets a worker execute a request. A disk may hang, so the threads that wait for disks do not wait for the SSD store.
     fn offload(&mut self, mut request: IoRequest<C>) {
         self.offloaded += 1;
         let completions = Arc::clone(&self.completions);
@@ -171,31 +171,31 @@ impl<C: RequestContext> IoQueue<C> {
         }
     }
 
-    /// Waits until there may be something to collect.
+    /// Waits until an answer may be finished.
     pub(crate) fn wait(&self) {
         if self.may_sleep() {
             let events = self.events();
             let events = events.iter().flatten();
             let mut events: Vec<_> = events.map(|e| PollFd::new(e, PollFlags::IN)).collect();
-            // Interrupted: then there is nothing to collect, and it is called again.
+            // EINTR: there is nothing to collect, and the caller waits again.
             let _ = poll(&mut events, None);
         }
         self.awake();
     }
 
-    /// Called before the thread sleeps: `false` when workers have left something to collect first.
+    /// Call it before the thread sleeps. Returns `false` when workers have finished requests meanwhile.
     pub(crate) fn may_sleep(&self) -> bool {
         self.offloaded == 0 || self.completions.may_sleep()
     }
 
-    /// Called after the thread has slept.
+    /// Call it after the thread has slept.
     pub(crate) fn awake(&self) {
         if self.offloaded > 0 {
             self.completions.awake();
         }
     }
 
-    /// Descriptors that are readable when there is something to collect.
+    /// Descriptors that are readable when requests have finished.
     pub(crate) fn events(&self) -> [Option<BorrowedFd<'_>>; 2] {
         [
             (self.offloaded > 0).then(|| self.completions.event()),
@@ -228,7 +228,7 @@ impl Executor {
     pub(crate) fn new(limits: &IoLimits) -> Self {
         Self {
             disk: Workers::new(limits.workers, limits.workers / 4),
-            // All of these threads wait for the same device: a limit per VM would keep nothing free for others.
+            // All these threads wait for the same device, so a limit per VM would keep no thread free for others.
             ssd: Workers::new(limits.ssd_workers, limits.ssd_workers),
         }
     }
@@ -244,14 +244,14 @@ impl Executor {
     }
 }
 
-// What a front end allows its clients.
+// Limits of a front end's clients.
 
 /// Limits of requests in flight and of the threads that wait for disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoLimits {
     /// Requests of one connection that wait for a disk.
     pub in_flight: usize,
-    /// Bytes of payload that they hold.
+    /// Bytes of their payload.
     pub in_flight_bytes: usize,
     /// Connections of one VM.
     pub vm_connections: usize,
@@ -259,7 +259,7 @@ pub struct IoLimits {
     pub workers: usize,
     /// Threads that wait for the SSD store, for all clients together.
     pub ssd_workers: usize,
-    /// Read and write images through io_uring where the host has it; otherwise worker threads do it.
+    /// Use io_uring for images if the host supports it; otherwise worker threads do the I/O.
     pub io_uring: bool,
 }
 
@@ -276,12 +276,12 @@ impl Default for IoLimits {
     }
 }
 
-// Where worker threads leave what they have done for the connection's thread.
+// Results of worker threads for the connection's thread.
 
 /// A queue with an eventfd, which is written only when the connection's thread sleeps.
 pub(super) struct CompletionQueue<T> {
     ready: Mutex<Vec<T>>,
-    /// The connection's thread sleeps, or is about to: wake it.
+    /// The connection's thread sleeps or is about to, so it must be woken.
     sleeping: AtomicBool,
     event: OwnedFd,
 }
@@ -295,7 +295,7 @@ impl<T> CompletionQueue<T> {
         })
     }
 
-    /// Called by a worker thread.
+    /// Adds a result; a worker thread calls it.
     pub(super) fn push(&self, completion: T) {
         self.ready.lock().push(completion);
         if self.sleeping.swap(false, Ordering::SeqCst)
@@ -305,12 +305,12 @@ impl<T> CompletionQueue<T> {
         }
     }
 
-    /// Called by the connection's thread: everything that is ready.
+    /// Takes all results; the connection's thread calls it.
     pub(super) fn collect(&self) -> Vec<T> {
         std::mem::take(&mut *self.ready.lock())
     }
 
-    /// Called by the connection's thread before it sleeps: `false` when there is something to collect first.
+    /// The connection's thread calls it before it sleeps. Returns `false` when there are results to collect first.
     pub(super) fn may_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::SeqCst);
         let empty = self.ready.lock().is_empty();
@@ -320,7 +320,7 @@ impl<T> CompletionQueue<T> {
         empty
     }
 
-    /// Called by the connection's thread after it has slept.
+    /// The connection's thread calls it after it has slept.
     pub(super) fn awake(&self) {
         // Still set: no worker has written to the event.
         if !self.sleeping.swap(false, Ordering::SeqCst) {
@@ -328,7 +328,7 @@ impl<T> CompletionQueue<T> {
         }
     }
 
-    /// Readable when a worker has pushed something while the thread slept.
+    /// An eventfd that is readable when a worker has pushed a result while the thread slept.
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

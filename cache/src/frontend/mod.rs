@@ -1,9 +1,8 @@
-//! What front ends share, whatever their protocol.
+//! Code that front ends of all protocols share.
 //!
-//! A front end takes requests off its transport and answers them. In between, a request is the same for all of them:
-//! an `IoRequest` to a [`Volume`], executed by the `IoQueue` of the connection, which uses an io_uring of its own
-//! and hands what may wait to the threads of the `Executor`. The [`Vm`] holds what the volumes of one VM share:
-//! its pools, its part of these threads, and its limit of connections.
+//! A front end takes requests off its transport and answers them. Each request is an `IoRequest` to a [`Volume`]. The `IoQueue`
+//! of the connection executes it, with an io_uring of its own; jobs that may wait go to the threads of the `Executor`. The
+//! [`Vm`] has the state that the volumes of one VM share: its pools, its part of these threads, and its connection limit.
 
 mod budget;
 mod in_flight;

@@ -1,8 +1,8 @@
 //! A request to a volume, from its arrival to its answer.
 //!
-//! One object goes all the way: from the front end, which looks the blocks of a read up in the cache, to a thread that waits
-//! for the SSD store, into the connection's io_uring or to a thread that waits for the disk, and back to the front end. What
-//! is still to be done is in it ([`IoRequest::remainder`]).
+//! One object goes all the way. The front end looks up the blocks of a read in the cache. A thread reads the SSD store. Then
+//! the connection's io_uring, or a thread, reads the disk. The object returns to the front end. [`IoRequest::remainder`] tells
+//! the missing part.
 
 use super::volume::Volume;
 use super::write_order::WriteTicket;
@@ -11,17 +11,17 @@ use crate::disk::MissRemainder;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Read.
     Read,
-    /// With `fua` on stable storage before the reply.
+    /// Write; with `fua` on stable storage before the reply.
     Write {
         /// Force unit access.
         fua: bool,
     },
-    /// Everything written before goes to stable storage.
+    /// Make all earlier writes durable.
     Flush,
     /// The content is no longer needed.
     Discard {
@@ -32,14 +32,14 @@ pub enum Operation {
     WriteZeroes {
         /// Force unit access.
         fua: bool,
-        /// The space may be given back to the file system.
+        /// The space may be returned to the file system.
         may_unmap: bool,
-        /// Only if that takes less than to write them, else the error is "unsupported".
+        /// Only if that is faster than writing zeroes; else the error is "unsupported".
         fast: bool,
     },
-    /// Tell which parts are allocated.
+    /// Report the allocated parts.
     Extents {
-        /// At most so many.
+        /// The most extents.
         limit: usize,
     },
 }
@@ -54,25 +54,25 @@ impl Operation {
     }
 }
 
-/// A request, and what its front end needs to answer it. Its range lies inside the volume.
+/// A request, and its front end's context for the answer. Its range lies inside the volume.
 pub(crate) struct IoRequest<C> {
     pub(crate) operation: Operation,
     /// Bytes from the volume's beginning.
     pub(crate) offset: u64,
     /// Bytes.
     pub(crate) length: u64,
-    /// What is to be written; of a read the buffer, with what the cache had. Empty for others.
+    /// The content to write; for a read, the buffer with the cached parts. Empty for others.
     pub(crate) data: AlignedBuf,
-    /// Of a read: what is missing in the buffer.
+    /// For a read: the missing parts of the buffer.
     pub(crate) remainder: MissRemainder,
-    /// Of a write: dropped when it has ended, before the client can know.
+    /// For a write: dropped when it has ended, before the client can know.
     pub(super) ticket: Option<WriteTicket>,
     pub(crate) context: C,
 }
 
 /// The result of a request that succeeded.
 pub(crate) enum Outcome {
-    /// What was read.
+    /// The read content.
     Data(AlignedBuf),
     /// Extents: length in bytes, and whether it is a hole.
     Extents(Vec<(u64, bool)>),
@@ -93,7 +93,7 @@ impl<C> IoRequest<C> {
         }
     }
 
-    /// The buffer of a read, which is read.
+    /// Takes the buffer of a completed read.
     pub(super) fn take_data(&mut self) -> Outcome {
         Outcome::Data(std::mem::take(&mut self.data))
     }
@@ -110,7 +110,7 @@ impl<C> IoRequest<C> {
 }
 
 impl Volume {
-    /// A request has arrived: the ticket of one that changes the disk.
+    /// Registers a request. Returns the ticket of one that changes the disk.
     pub(super) fn arrived<C>(&self, request: &IoRequest<C>) -> Option<WriteTicket> {
         let end = request.offset.saturating_add(request.length);
         let changes = request.operation.is_write();
@@ -119,12 +119,12 @@ impl Volume {
 
     /// Executes a request, and waits for it.
     pub(super) fn execute<C>(&self, request: &mut IoRequest<C>) -> io::Result<Outcome> {
-        // A bug in a disk costs this request, and neither the worker thread nor the client.
+        // A panic in a disk fails only this request, not the worker thread or the client.
         catch_unwind(AssertUnwindSafe(|| self.try_execute(request)))
             .unwrap_or_else(|_| Err(io::Error::other("the disk panicked")))
     }
 
-    /// Reads what the SSD store has of a read, and waits for it; `true` when nothing is missing then.
+    /// Reads the blocks of a read that are on the SSD store, and waits for them. Returns `true` when nothing is missing then.
     pub(super) fn read_ssd<C>(&self, request: &mut IoRequest<C>) -> io::Result<bool> {
         let (remainder, offset) = (&mut request.remainder, request.offset);
         let data = &mut request.data;
@@ -170,10 +170,10 @@ impl Volume {
         Ok(Outcome::Done)
     }
 
-    /// Counts a request that has ended, and logs why if it failed, unless others have just been logged.
+    /// Counts a finished request. Logs a failure within the log limit.
     pub(super) fn record<C>(&self, request: &IoRequest<C>, result: &io::Result<Outcome>) {
         match (request.operation, result) {
-            // An answer, not a failure: the client writes the zeroes.
+            // Not a failure: the client then writes the zeroes.
             (Operation::WriteZeroes { fast: true, .. }, Err(error))
                 if error.kind() == io::ErrorKind::Unsupported => {}
             (operation, Err(error)) => {

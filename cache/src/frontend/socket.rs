@@ -14,7 +14,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Why a socket cannot be listened on: what was expected and found, and what to do.
+/// Why listening on a socket failed: what was expected and found, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {what}: {why}")]
 pub struct ListenError {
@@ -35,12 +35,12 @@ impl ListenError {
     }
 }
 
-/// Who may connect to a unix socket.
+/// Owner, group and mode of a unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SocketAccess {
-    /// The mode of the socket; others than its owner and its group never have any.
+    /// The mode of the socket. It never has bits for others than owner and group.
     pub mode: u16,
-    /// The user that owns it, if not the one that listens.
+    /// Its owner, if not the listening user.
     pub owner: Option<u32>,
     /// Its group, if not that of the process.
     pub group: Option<u32>,
@@ -57,7 +57,7 @@ impl Default for SocketAccess {
     }
 }
 
-/// Checks that other users cannot replace the socket by one of theirs.
+/// Checks that other users cannot replace the socket.
 fn check_directory(path: &Path) -> Result<(), ListenError> {
     let error = |why: &dyn Display| ListenError::new(path.display(), why);
     let found = regular_file::foreign_directory(path).map_err(|e| match e.kind() {
@@ -74,17 +74,17 @@ fn check_directory(path: &Path) -> Result<(), ListenError> {
     })
 }
 
-/// Listens on a unix socket. One that no server answers on is replaced. For the time of this call it holds
-/// the lock of a file beside the socket, whose name ends in `.lock`, and which is removed.
+/// Listens on a unix socket. Replaces a dead socket at the path. Meanwhile it holds the lock of a file beside the socket, whose
+/// name ends in `.lock`, and which is removed.
 ///
 /// # Errors
-/// When another server answers there or is about to, something else is there, or the system refuses.
+/// When another server answers there or is about to, another file is at the path, or the system refuses.
 pub(crate) fn unix_listener(path: &Path, access: SocketAccess) -> Result<OwnedFd, ListenError> {
     let io_error = |e: io::Error| ListenError::new(path.display(), e);
     let errno = |e: Errno| io_error(e.into());
     let address = SocketAddrUnix::new(path).map_err(errno)?;
     check_directory(path)?;
-    // A socket refuses connections when no process has it open, and also between bind and listen: the lock excludes that.
+    // A socket refuses connections when no process has it open, but also between bind and listen. The lock excludes the latter.
     let _lock = lock(path)?;
     if is_there(path)? {
         check_unused(path, &address)?;
@@ -93,7 +93,7 @@ pub(crate) fn unix_listener(path: &Path, access: SocketAccess) -> Result<OwnedFd
     let socket = socket(SocketFlags::empty()).map_err(errno)?;
     bind(&socket, &address).map_err(errno)?;
     if let Err(e) = open_to(&socket, path, access) {
-        // The lock is held: it is the one that was bound.
+        // The lock is held, so it is the socket that was just bound.
         let _ = std::fs::remove_file(path);
         return Err(errno(e));
     }
@@ -131,7 +131,7 @@ pub(crate) fn check_socket_place(path: &Path) -> Result<(), ListenError> {
 /// Lets those connect to the bound socket who may. No client can connect before listen, so none connects before owner and mode
 /// are set.
 fn open_to(socket: &OwnedFd, path: &Path, access: SocketAccess) -> rustix::io::Result<()> {
-    // The mode first: that of another user's socket takes CAP_FOWNER.
+    // Set the mode first: changing that of another user's socket takes CAP_FOWNER.
     rustix::fs::chmod(path, Mode::from_raw_mode(access.mode.into()))?;
     let (owner, group) = (
         access.owner.map(Uid::from_raw),
@@ -189,7 +189,7 @@ fn check_unused(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError
     let connected = socket(SocketFlags::NONBLOCK).and_then(|socket| connect(&socket, address));
     match connected {
         Err(Errno::CONNREFUSED) => Ok(()),
-        // With AGAIN, more clients wait than the server takes at a time.
+        // AGAIN: the server's backlog is full.
         Ok(()) | Err(Errno::AGAIN) => Err(ListenError::in_use(path)),
         Err(Errno::PROTOTYPE) => Err(ListenError::new(
             path.display(),
@@ -199,26 +199,26 @@ fn check_unused(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError
     }
 }
 
-// Waiting for clients, until woken: a listening socket may be systemd's, or the next daemon's, and must not be shut down.
+// Waiting for clients, until woken. A listening socket may be systemd's, or the next daemon's, so it must not be shut down.
 
 /// Wakes the thread that accepts a listener's clients.
 #[derive(Clone)]
 pub(crate) struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// For the thread that accepts clients of `socket`, which never waits from now on.
+    /// A waker for the thread that accepts clients of `socket`. Makes the socket non-blocking.
     pub(crate) fn new(socket: impl AsFd) -> io::Result<Self> {
         ioctl_fionbio(socket, true)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self(Arc::new(wake)))
     }
 
-    /// Wakes it, now and whenever it waits again.
+    /// Wakes the thread, now and in all later waits.
     pub(crate) fn wake(&self) {
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Readable from when it was woken on, for those who wait for more than this.
+    /// An eventfd that is readable once woken, for a poll with other descriptors.
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,6 +1,6 @@
-//! A VM as it is served: its clients, its pools by name, number and tag, and what it may take of the daemon.
+//! A VM for front ends: its clients, its pools by name, number and tag, and its limits in the daemon.
 //!
-//! Its weight, its policy, and the weights of its pools are the cache's: a pool here is a handle of the cache's pool.
+//! The cache owns its weight, its policy, and the weights of its pools: a pool here is a handle of the cache's pool.
 
 use super::budget::Budget;
 use super::workers::VmQueue;
@@ -16,15 +16,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where the I/O priority has its class (`include/uapi/linux/ioprio.h`).
+/// The shift of the class in an I/O priority (`include/uapi/linux/ioprio.h`).
 const CLASS_SHIFT: u32 = 13;
 /// The best-effort class.
 const CLASS_BE: u32 = 2;
-/// Where it has its hint, above three bits of level.
+/// The shift of the hint, above three bits of level.
 const HINT_SHIFT: u32 = 3;
 
-/// A container's tag: the hint of a request's I/O priority, 1 to 1023. A guest may forge those of its own containers,
-/// and reaches no pool of another VM by it.
+/// A container's tag: the hint of a request's I/O priority, 1 to 1023. A guest may forge tags of its own containers. It reaches
+/// no pool of another VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContainerTag(u16);
 
@@ -42,7 +42,7 @@ impl ContainerTag {
         }
     }
 
-    /// The tag in the I/O priority of a request, which must be of the best-effort class; hint 0 is none.
+    /// The tag in the I/O priority of a request, which must be of the best-effort class. Hint 0 means no tag.
     #[must_use]
     pub(crate) fn of_priority(priority: u32) -> Option<Self> {
         let hint = u16::try_from((priority >> HINT_SHIFT) & u32::from(Self::MAX)).ok()?;
@@ -58,12 +58,11 @@ impl ContainerTag {
     }
 }
 
-/// A VM. Its volumes share its part of the worker threads, its limit of connections and its budget, and the same clients see
-/// them.
+/// A VM. Its volumes share its part of the worker threads, its connection limit, its budget and its clients.
 pub struct Vm {
     /// Its name; empty for a volume that is served without the cache.
     pub(crate) name: String,
-    /// What the cache knows it by.
+    /// Its id in the cache.
     pub(crate) id: VmId,
     /// Names in the certificates of its clients.
     clients: Vec<String>,
@@ -71,28 +70,28 @@ pub struct Vm {
     pub(super) disk_queue: Arc<VmQueue>,
     /// Its requests that wait for a thread that reads the SSD store.
     pub(super) ssd_queue: Arc<VmQueue>,
-    /// Its pools, which the host and, over its port, its guest change.
+    /// Its pools. The host changes them, and so does its guest over its port.
     pub(crate) pools: Ranked<VmPools, VM_POOLS>,
     /// The pools of its containers, for front ends whose requests have tags.
     pub(crate) tags: Arc<PoolTags>,
     connections: AtomicUsize,
-    /// What its front ends may map and open.
+    /// The budget of mappings and open files of its front ends.
     pub(crate) budget: Arc<Budget>,
 }
 
 impl Default for Vm {
-    /// A VM that the cache does not know, for a volume of its own.
+    /// A VM that is not in the cache, for a single volume.
     fn default() -> Self {
         Self::unknown(VmId(0), String::new(), Vec::new())
     }
 }
 
 impl Vm {
-    /// The VM that the cache knows by `id`, with its default pool. Clients with one of the names in `clients` in their
-    /// certificates may use its volumes.
+    /// The VM `id` of the cache, with its default pool. Clients with one of the names in `clients` in their certificates may
+    /// use its volumes.
     ///
     /// # Errors
-    /// When the cache does not know it.
+    /// When the cache has no such VM.
     pub fn new(
         cache: &Cache,
         id: VmId,
@@ -156,20 +155,20 @@ impl Drop for ConnectionPermit {
 
 /// A pool of a VM.
 pub(crate) struct VmPool {
-    /// The cache's, with its name and its weights.
+    /// The cache's pool, with its name and its weights.
     pub(crate) pool: PoolHandle,
-    /// The guest made it; the others are the host's.
+    /// The guest made it; the host made the others.
     pub(crate) created_over_port: bool,
     /// Blocks that the guest has offered for it.
     pub(crate) offered: u64,
-    /// Those of them that were accepted.
+    /// Offered blocks that were accepted.
     pub(crate) accepted: u64,
 }
 
-/// The pools of a VM by name, and by the number that its guest knows them by. A number is never given twice.
+/// The pools of a VM by name, and by the number that its guest uses. No number is used twice.
 ///
-/// The number of a pool that the guest has made is its tag in requests, too, as far as tags reach: its I/O is known by the
-/// hint that the guest gives its threads.
+/// The number of a pool that the guest has made is also its tag, up to the largest tag: the guest sets it as the hint of its
+/// threads' I/O priority.
 pub(crate) struct VmPools {
     pools: BTreeMap<u32, VmPool>,
     next: u32,
@@ -188,17 +187,17 @@ impl VmPools {
         self.pools.get(&number)
     }
 
-    /// A pool by its number, to count what was offered for it.
+    /// A pool by its number, to count offers for it.
     pub(crate) fn by_number_mut(&mut self, number: u32) -> Option<&mut VmPool> {
         self.pools.get_mut(&number)
     }
 
-    /// All with their numbers, in the order in which they were made.
+    /// All pools with their numbers, in the order of their creation.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &VmPool)> {
         self.pools.iter().map(|(number, pool)| (*number, pool))
     }
 
-    /// How many there are.
+    /// The number of pools.
     pub(crate) fn len(&self) -> usize {
         self.pools.len()
     }
@@ -208,10 +207,10 @@ impl VmPools {
         self.add(self.next, pool, false)
     }
 
-    /// Adds a pool that the guest has made. Returns its number, which is its tag, too, if there is such a tag.
+    /// Adds a pool that the guest has made. Returns its number, which is also its tag, if there is such a tag.
     pub(crate) fn insert_of_guest(&mut self, pool: PoolHandle) -> u32 {
         let mut number = self.next;
-        // Not one that the host has given another pool as a tag.
+        // Skip a tag that the host has given to another pool.
         while tag(number).is_some_and(|tag| self.tags.get(tag).is_some()) {
             number = number.saturating_add(1);
         }
@@ -245,7 +244,7 @@ fn tag(number: u32) -> Option<ContainerTag> {
     u16::try_from(number).ok().and_then(ContainerTag::new)
 }
 
-/// The pools of a VM by tag. Read by every tagged request, changed seldom.
+/// The pools of a VM by tag. Every tagged request reads it; changes are rare.
 #[derive(Default)]
 pub(crate) struct PoolTags(ArcSwap<BTreeMap<ContainerTag, PoolId>>);
 
@@ -261,7 +260,7 @@ impl PoolTags {
         found.next().map(|(tag, _)| *tag)
     }
 
-    /// The pool takes the blocks that are read with this tag from now on; a pool that had the tag loses it.
+    /// Sets a pool's tag. The pool gets the blocks read with the tag; another pool with this tag loses it.
     pub(crate) fn set(&self, tag: ContainerTag, pool: PoolId) {
         self.0.rcu(|tags| {
             let mut tags = BTreeMap::clone(tags);
@@ -270,7 +269,7 @@ impl PoolTags {
         });
     }
 
-    /// The pool has no tags any more.
+    /// Removes the pool's tags.
     pub(crate) fn remove(&self, pool: PoolId) {
         self.0.rcu(|tags| {
             let mut tags = BTreeMap::clone(tags);

@@ -1,4 +1,4 @@
-//! A disk as front ends serve it.
+//! A disk that front ends serve.
 
 use super::budget::LogLimit;
 use super::vm::{ContainerTag, Vm};
@@ -26,10 +26,10 @@ pub struct Volume {
     image: Option<Arc<RawImage>>,
     vm: Arc<Vm>,
     counters: Counters,
-    /// Of its writes, whatever connection they came by.
+    /// The order of its writes on all connections.
     pub(super) write_order: Arc<WriteOrder>,
     pub(crate) gates: Gates,
-    /// Of lines that its guest or clients can cause.
+    /// Limits log lines that its guest or clients can cause.
     pub(crate) log: LogLimit,
 }
 
@@ -45,7 +45,7 @@ struct Counters {
     unknown_tags: Counter,
 }
 
-/// What a volume has done since it was added.
+/// Statistics of a volume since it was added.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VolumeStats {
     /// Its name.
@@ -54,20 +54,20 @@ pub struct VolumeStats {
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Of the reads, those that were answered from the cache by the connection's own thread, without waiting.
+    /// Reads that the connection's own thread answered from the cache, without waiting.
     pub inline_hits: u64,
-    /// Requests that a worker thread answered: those that take more than one transfer, reads that the SSD answers as a
-    /// whole, and where io_uring is not supported all but hits in memory.
+    /// Requests that a worker thread answered: requests of more than one transfer, and reads that the SSD answers completely.
+    /// Without io_uring, all but hits in memory.
     pub offloaded_requests: u64,
     /// Writes, discards and write-zeroes answered.
     pub writes: u64,
-    /// Bytes they covered.
+    /// Bytes of these requests.
     pub write_bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
     /// Reads with the tag of a container that no pool has: the VM's default pool took their blocks.
     pub unknown_tags: u64,
-    /// Why a flush or a durable write has failed: what was written until then may be lost, and every later one fails.
+    /// Why a flush or a durable write has failed: earlier writes may be lost, and all later ones of these fail.
     pub sync_failed: Option<String>,
 }
 
@@ -89,7 +89,7 @@ impl Volume {
         }
     }
 
-    /// Its guest sees this serial, where the front end has serials. Without one it sees the first 20 bytes of the name.
+    /// Sets the serial that its guest sees, if the front end has serials. By default it is the first 20 bytes of the name.
     #[must_use]
     pub const fn serial(mut self, serial: Option<Serial>) -> Self {
         self.serial = serial;
@@ -103,7 +103,7 @@ impl Volume {
         self
     }
 
-    /// Answers requests for allocated extents from this.
+    /// Sets the image that tells allocated extents.
     #[must_use]
     pub fn image(mut self, from: Arc<RawImage>) -> Self {
         self.image = Some(from);
@@ -154,7 +154,7 @@ impl Volume {
         self.read_only
     }
 
-    /// Is no write of it under way, by whatever connection it came?
+    /// Is no write in flight, on any connection?
     pub(crate) fn is_idle(&self) -> bool {
         self.write_order.is_idle()
     }
@@ -165,7 +165,7 @@ impl Volume {
         &self.vm
     }
 
-    /// What it has done.
+    /// Its statistics.
     #[must_use]
     pub fn stats(&self) -> VolumeStats {
         let counters = &self.counters;
@@ -225,7 +225,7 @@ impl Volume {
         self.counters.offloaded_requests.add(1);
     }
 
-    /// A request was answered with an error.
+    /// Counts a request that was answered with an error.
     pub(crate) fn count_error(&self) {
         self.counters.errors.add(1);
     }
@@ -237,7 +237,7 @@ impl Volume {
 pub enum Backend {
     /// Read through the cache.
     Cached(CachedDisk),
-    /// Read and written as it is.
+    /// Uncached.
     Plain(Arc<dyn BlockDevice>),
 }
 
@@ -251,7 +251,7 @@ impl Backend {
         }
     }
 
-    /// The file that an io_uring may transfer to and from, if there is one.
+    /// The file for transfers by io_uring, if there is one.
     pub(crate) fn file(&self) -> Option<&ImageFile> {
         match self {
             Self::Cached(disk) => disk.backing().file(),
@@ -267,8 +267,8 @@ impl Backend {
         }
     }
 
-    /// Copies what the cache has in memory, without waiting; `None` when that is all. What is missing is for `pool`, or
-    /// for the disk's own.
+    /// Copies the blocks that are cached in memory, without waiting. `None` when nothing is missing. Missing blocks are for
+    /// `pool`, or for the disk's default pool.
     pub(crate) fn look_up(
         &self,
         pool: Option<&PoolHandle>,
@@ -285,7 +285,7 @@ impl Backend {
         }
     }
 
-    /// Reads what a lookup left, and waits for it.
+    /// Reads the blocks that a lookup did not find, and waits for them.
     pub(crate) fn finish(
         &self,
         remainder: MissRemainder,
@@ -301,7 +301,7 @@ impl Backend {
         }
     }
 
-    /// Reads what a lookup found on the SSD store, and waits for it; `true` when nothing is missing then.
+    /// Reads the blocks that a lookup found on the SSD store, and waits for them. Returns `true` when nothing is missing then.
     pub(crate) fn read_ssd(&self, remainder: &mut MissRemainder, buf: &mut [u8], off: u64) -> bool {
         match self {
             Self::Cached(disk) => {
@@ -312,7 +312,7 @@ impl Backend {
         }
     }
 
-    /// What is to be read of the disk for what a lookup left.
+    /// The range to read from the disk for the blocks that a lookup did not find.
     pub(crate) fn begin_fill(
         &self,
         remainder: &MissRemainder,
@@ -325,14 +325,14 @@ impl Backend {
         }
     }
 
-    /// Puts into the cache what was read.
+    /// Puts the read blocks into the cache.
     pub(crate) fn end_fill(&self, fill: &MissFill, content: &[u8]) {
         if let Self::Cached(disk) = self {
             disk.end_fill(fill.pool.as_ref().unwrap_or(&disk.pool), fill, content);
         }
     }
 
-    /// Begins a write of a byte range: the cache holds nothing of it until the guard is dropped.
+    /// Begins a write of a byte range: the cache has no block of it until the guard is dropped.
     pub(crate) fn begin_write(&self, off: u64, len: u64) -> Option<WriteGuard> {
         match self {
             Self::Cached(disk) => Some(disk.begin_write(off, len)),
@@ -341,16 +341,16 @@ impl Backend {
     }
 }
 
-// What a client knows of a disk, which must be so for as long as it is connected.
+// A disk's identity for its clients, which must not change while they are connected.
 
-/// What a client was told of a disk, and which image that is.
+/// The properties of a disk that a client was told, and the identity of its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DiskIdentity {
     /// Bytes.
     pub(crate) size: u64,
     read_only: bool,
-    /// Device and inode of its file, or the number of the device that it is. Ports have no image.
+    /// Device and inode of its file, or its device number. Ports have no image.
     image: Option<[u64; 2]>,
 }
 
@@ -381,10 +381,10 @@ impl DiskIdentity {
 
 // The flush of all disks when the daemon ends.
 
-/// What [`flush_each`] could not do, in one error.
+/// The failures of [`flush_each`] in one error.
 ///
 /// # Errors
-/// When there is any.
+/// When there is a failure.
 pub(crate) fn said(failed: &BTreeMap<String, String>) -> io::Result<()> {
     if failed.is_empty() {
         return Ok(());
@@ -395,8 +395,8 @@ pub(crate) fn said(failed: &BTreeMap<String, String>) -> io::Result<()> {
     Err(io::Error::other(each.collect::<Vec<_>>().join("; ")))
 }
 
-/// Flushes the disks that are writable, each on a thread of its own: one may hang. Those that have not answered at
-/// `deadline` are left behind. Returns the names of the disks that could not be flushed, and why.
+/// Flushes the writable disks, each on its own thread, since one may hang. Disks that have not answered at `deadline` are left
+/// behind. Returns the names of the disks that could not be flushed, and why.
 pub(crate) fn flush_each(volumes: &[Arc<Volume>], deadline: Instant) -> BTreeMap<String, String> {
     let (answer, answers) = mpsc::channel();
     let mut waiting = BTreeMap::new();
@@ -409,7 +409,7 @@ pub(crate) fn flush_each(volumes: &[Arc<Volume>], deadline: Instant) -> BTreeMap
         let started = std::thread::Builder::new()
             .name("justitia-flush".into())
             .spawn(move || {
-                // The receiver is gone where the disk was left behind.
+                // The receiver is gone if the disk was left behind.
                 let _ = answer.send((at, flushed.backend().disk().flush()));
             });
         match started {

@@ -5,15 +5,15 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a worker thread executes.
+/// A job of a worker thread.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
-/// A pool of threads, started as they are needed. Jobs that wait are served in proportion to weight
-/// ([`Queueing::Sfq`]): under contention a VM's requests get its share of the workers.
+/// A pool of threads, started on demand. Waiting jobs are served in proportion to weight ([`Queueing::Sfq`]): under contention
+/// a VM's requests get its share of the workers.
 #[derive(Clone)]
 pub(super) struct Workers(Arc<Handle>);
 
-/// What the pool's users share. When the last of them is dropped, the threads end once no job waits.
+/// The users' shared handle. After the last is dropped, the threads end once no job waits.
 struct Handle {
     shared: Arc<Shared>,
 }
@@ -33,14 +33,14 @@ pub(super) struct VmQueue(Mutex<QueueState>);
 struct QueueState {
     weight: Weight,
     virtual_start: VirtualTime,
-    /// Jobs that wait for a worker or have one.
+    /// Jobs that wait for a worker or run.
     active: usize,
     /// Jobs beyond the VM's limit.
     held: VecDeque<Job>,
 }
 
 impl VmQueue {
-    /// The weight of its jobs from now on.
+    /// Sets the weight of later jobs.
     pub(super) fn set_weight(&self, weight: Weight) {
         self.0.lock().weight = weight;
     }
@@ -50,7 +50,7 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     most: usize,
-    /// Threads that one VM may have.
+    /// The most threads of one VM.
     part: usize,
 }
 
@@ -62,7 +62,7 @@ struct State {
 }
 
 impl Workers {
-    /// A pool of at most `most` threads, of which one VM has at most `part`; at least one.
+    /// A pool of at most `most` threads. One VM gets at most `part` of them; at least one.
     pub(super) fn new(most: usize, part: usize) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
@@ -113,7 +113,7 @@ impl Workers {
 }
 
 impl State {
-    /// The lock of the VM's queue is taken before the pool's.
+    /// Lock the VM's queue before the pool.
     fn enqueue(&mut self, queue: &Arc<VmQueue>, vm: &mut QueueState, job: Job) {
         let job = (Arc::clone(queue), job);
         vm.virtual_start = self.waiting.push_from(vm.weight, vm.virtual_start, job);

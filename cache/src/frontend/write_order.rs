@@ -1,7 +1,7 @@
-//! Writes of a volume that overlap are executed in the order in which they arrived.
+//! Executes overlapping writes of a volume in the order of arrival.
 //!
-//! A client whose connection is gone sends again what was not answered, over another one, and goes on from there. What the
-//! first connection has left with a slow disk must not land after that.
+//! A client that reconnects sends unanswered writes again, and continues from there. Writes of its old connection, delayed by a
+//! slow disk, must not be executed after that.
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,33 +14,33 @@ use std::sync::{Arc, Weak};
 /// Called when a write may begin.
 type Resume = Box<dyn FnOnce(WriteTicket) + Send>;
 
-/// The writes, discards and zeroings of a volume that have arrived and have not ended.
+/// The writes, discards and zeroings of a volume in flight.
 #[derive(Default)]
 pub(super) struct WriteOrder(Mutex<Writes>);
 
 #[derive(Default)]
 struct Writes {
-    /// By the order in which they arrived.
+    /// By order of arrival.
     arrived: BTreeMap<u64, Write>,
     next: u64,
-    /// How many wait.
+    /// The number of waiting writes.
     waiting: usize,
 }
 
 struct Write {
     range: Range<u64>,
-    /// It waits for others: its ticket, and what is to be done then.
+    /// If it waits for others: its ticket, and the function to call then.
     waiting: Option<(WriteTicket, Resume)>,
 }
 
-/// A write that has arrived. It has ended when the ticket is dropped.
+/// A write that has arrived. Dropping the ticket ends it.
 pub(super) struct WriteTicket {
     order: Arc<WriteOrder>,
     number: u64,
 }
 
 impl Writes {
-    /// Those that wait, and need not any more.
+    /// Takes waiting writes that can begin now.
     fn take_ready(&mut self) -> Vec<(WriteTicket, Resume)> {
         if self.waiting == 0 {
             return Vec::new();
@@ -66,12 +66,12 @@ impl Writes {
 }
 
 impl WriteOrder {
-    /// Is no write under way?
+    /// Is no write in flight?
     pub(super) fn is_idle(&self) -> bool {
         self.0.lock().arrived.is_empty()
     }
 
-    /// A write of these bytes has arrived.
+    /// Registers a write of these bytes.
     pub(super) fn arrive(self: &Arc<Self>, range: Range<u64>) -> WriteTicket {
         let mut writes = self.0.lock();
         let number = writes.next;
@@ -84,7 +84,7 @@ impl WriteOrder {
 }
 
 impl WriteTicket {
-    /// Calls `resume` when the write may begin: at once, or by the thread that ends the last one that it waits for.
+    /// Calls `resume` when the write may begin: at once, or from the thread that ends the last write before it.
     pub(super) fn begin(self, resume: impl FnOnce(Self) + Send + 'static) {
         let order = Arc::clone(&self.order);
         let mut writes = order.0.lock();
@@ -121,13 +121,13 @@ impl Drop for WriteTicket {
     }
 }
 
-// Where connections to a volume take their requests, and who may not take any more: those whose client is gone and back by
-// another connection, as what it has sent and was not read yet is void; and all, when the volume is removed.
+// Gates of the connections to a volume. A gate is shut when its client is gone and has reconnected: its unread requests are
+// void. All are shut when the volume is removed.
 
-/// Where a connection takes its requests.
+/// A connection's gate for requests.
 pub(crate) struct Gate {
     socket: Arc<OwnedFd>,
-    /// No request is taken any more.
+    /// No further request is taken.
     shut: Mutex<bool>,
 }
 
@@ -143,7 +143,7 @@ struct Entered {
 }
 
 impl Gate {
-    /// Held while a request is taken; `None` when none may be.
+    /// The guard is held while a request is taken; `None` when the gate is shut.
     pub(crate) fn pass(&self) -> Option<MutexGuard<'_, bool>> {
         Some(self.shut.lock()).filter(|shut| !**shut)
     }
@@ -158,8 +158,8 @@ impl Gate {
 }
 
 impl Gates {
-    /// A new connection: those whose clients are gone take no more requests, before it takes its first. What they have taken
-    /// is executed before later writes to the same place.
+    /// Adds a connection. First shuts the gates of clients that are gone. Their taken requests are executed before later writes
+    /// to the same range.
     pub(crate) fn enter(&self, socket: Arc<OwnedFd>) -> Arc<Gate> {
         let (gate, others) = {
             let mut entered = self.0.lock();
@@ -177,8 +177,7 @@ impl Gates {
         gate
     }
 
-    /// From now on no connection takes a request, not one that comes later either. Each finishes what it has taken, sends
-    /// the replies, and ends.
+    /// Stops requests on all connections, including later ones. Each finishes its requests, sends the replies, and ends.
     pub(crate) fn close(&self) {
         let gates = {
             let mut entered = self.0.lock();
@@ -187,7 +186,7 @@ impl Gates {
         };
         for gate in gates {
             *gate.shut.lock() = true;
-            // Wakes the thread that waits for requests. An error says that the client has left.
+            // Wakes the thread that waits for requests. It fails if the client has left.
             let _ = shutdown(&gate.socket, Shutdown::Read);
         }
     }
@@ -201,7 +200,7 @@ impl Gates {
 }
 
 impl Entered {
-    /// Those that are connected.
+    /// The gates of live connections.
     fn present(&mut self) -> Vec<Arc<Gate>> {
         self.gates.retain(|gate| gate.strong_count() > 0);
         self.gates.iter().filter_map(Weak::upgrade).collect()

@@ -1,4 +1,4 @@
-//! What has arrived and is not taken yet, and what is to be sent.
+//! Buffers of received and unsent bytes.
 
 #![expect(
     clippy::indexing_slicing,
@@ -16,7 +16,7 @@ use std::io::{self, IoSlice};
 /// Bytes received at a time.
 pub(super) const INPUT: usize = 64 << 10;
 
-/// Received bytes that are not understood yet.
+/// Received bytes that are not parsed yet.
 pub(super) struct Input {
     bytes: Box<[u8]>,
     start: usize,
@@ -32,7 +32,7 @@ impl Input {
         }
     }
 
-    /// With what was received already, however much that is.
+    /// A buffer that contains `received`, of any length.
     pub(super) fn with(received: &[u8]) -> Self {
         let mut bytes = received.to_vec();
         bytes.resize(received.len().max(INPUT), 0);
@@ -58,12 +58,12 @@ impl Input {
         }
     }
 
-    /// So many bytes were put into the [`free_space`](Self::free_space).
+    /// Notes that `count` bytes were put into the [`free_space`](Self::free_space).
     pub(super) fn arrived(&mut self, count: usize) {
         self.end += count;
     }
 
-    /// Space behind what is pending, which is moved to the front when the end of the buffer is reached.
+    /// Free space behind the pending bytes, which move to the front at the end of the buffer.
     pub(super) fn free_space(&mut self) -> &mut [u8] {
         if self.end == self.bytes.len() {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -78,13 +78,13 @@ impl Input {
 
 /// A payload below this size is copied behind its header; a larger one is sent from where it is.
 const COPY: usize = 2 << 10;
-/// Pieces that are sent at a time.
+/// The most pieces in one send.
 const PIECES: usize = 64;
 /// Headers and small payloads between two large ones.
 const SMALL: usize = 4 << 10;
-/// The largest buffer, in bytes, that is kept for the next reads.
+/// The largest buffer that is kept for later reads, bytes.
 const MAX_KEPT_BYTES: usize = 32 << 10;
-/// Buffers that are kept at most.
+/// The most buffers that are kept.
 const MAX_KEPT: usize = 64;
 
 /// Bytes to be sent, in order.
@@ -94,9 +94,9 @@ pub(super) struct SendQueue {
     /// Bytes of the first piece that have been sent.
     sent: usize,
     bytes: usize,
-    /// Buffers that were sent, for the headers of the next replies.
+    /// Sent buffers, reused for headers of later replies.
     header_buffers: Vec<Vec<u8>>,
-    /// Buffers of payloads that were sent, for the next reads of this client.
+    /// Sent payload buffers, reused for later reads of this client.
     read_buffers: Vec<AlignedBuf>,
 }
 
@@ -115,7 +115,7 @@ impl Piece {
 }
 
 impl SendQueue {
-    /// With what is to be sent already.
+    /// A queue that contains `unsent`.
     pub(super) fn with(unsent: &[u8]) -> Self {
         let mut queue = Self::default();
         queue.append(|out| {
@@ -125,7 +125,7 @@ impl SendQueue {
         queue
     }
 
-    /// Bytes that are not sent.
+    /// The number of unsent bytes.
     pub(super) const fn len(&self) -> usize {
         self.bytes
     }
@@ -167,14 +167,14 @@ impl SendQueue {
         }
     }
 
-    /// What is not sent.
+    /// A copy of the unsent bytes.
     pub(super) fn unsent(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.pieces.iter().flat_map(Piece::bytes).copied().collect();
         bytes.drain(..self.sent);
         bytes
     }
 
-    /// A buffer for a read. It may hold what was sent to this client before.
+    /// A buffer for a read. It may contain earlier replies to this client.
     pub(super) fn buffer(&mut self, size: usize) -> AlignedBuf {
         match self.read_buffers.pop() {
             Some(buf) if buf.len() == size => buf,
@@ -182,7 +182,7 @@ impl SendQueue {
         }
     }
 
-    /// Sends until nothing is left or no more fits.
+    /// Sends until the queue is empty or the socket is full.
     pub(super) fn send(&mut self, transport: &mut Transport) -> io::Result<()> {
         while self.bytes > 0 {
             let mut parts = [IoSlice::new(&[]); PIECES];

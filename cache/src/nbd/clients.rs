@@ -1,4 +1,4 @@
-//! The clients that are connected, and how they are disconnected, or left to the next daemon.
+//! Tracks connected clients; disconnects them, or leaves them to the next daemon.
 
 use crate::connections::LeftConnection;
 use parking_lot::{Condvar, Mutex};
@@ -31,7 +31,7 @@ pub(super) struct Clients {
 
 struct Client {
     socket: Arc<OwnedFd>,
-    /// It is the first to be disconnected when there are too many.
+    /// It still negotiates: it is disconnected first when there are too many.
     negotiating: bool,
     /// It may be left to the next daemon: it has negotiated, without TLS, and its socket is not shut down.
     may_stay: bool,
@@ -42,19 +42,19 @@ struct Client {
 impl Client {
     fn shut_down(&mut self, how: Shutdown) {
         (self.may_stay, self.shut) = (false, true);
-        // An error says that the client has left already.
+        // It fails if the client has left already.
         let _ = shutdown(&self.socket, how);
     }
 }
 
-/// A client's entry, which is removed when this is dropped, also when the connection panicked.
+/// A client's entry. Dropping this removes it, also after a panic of the connection.
 pub(super) struct ClientEntry {
     id: u64,
     clients: Arc<Clients>,
 }
 
 impl Clients {
-    /// Adds a client; `None` when there are `limit`, and none of them negotiates, which would be disconnected for it.
+    /// Adds a client. At `limit` clients it disconnects the oldest negotiating one; without any it returns `None`.
     pub(super) fn add(
         self: &Arc<Self>,
         socket: &Arc<OwnedFd>,
@@ -81,13 +81,13 @@ impl Clients {
         })
     }
 
-    /// Clients at this moment.
+    /// The number of connected clients.
     pub(super) fn len(&self) -> usize {
         self.sockets.lock().len()
     }
 
-    /// No more clients are accepted. With `leaving` those connected are left to the next daemon once they have the answers
-    /// to what they have asked, as far as that can be.
+    /// Stops accepting clients. With `leaving`, connected clients are left to the next daemon once their requests are answered,
+    /// where possible.
     pub(super) fn close(&self, leaving: bool) {
         let phase = if leaving { LEAVING } else { CLOSING };
         self.phase.store(phase, Ordering::SeqCst);
@@ -105,7 +105,7 @@ impl Clients {
             .for_each(|client| client.shut_down(how));
     }
 
-    /// Shuts the sockets of those down that cannot be left to the next daemon.
+    /// Shuts down the sockets of clients that cannot be left to the next daemon.
     pub(super) fn shutdown_rest(&self, how: Shutdown) {
         let mut sockets = self.sockets.lock();
         let rest = sockets.values_mut().filter(|client| !client.may_stay);
@@ -144,7 +144,7 @@ impl ClientEntry {
         self.clients.phase.load(Ordering::SeqCst) == LEAVING && self.may_stay()
     }
 
-    /// Is the end of the server something that the connection's thread must look at, unless its client leaves?
+    /// Must the connection's thread be woken at the server's end, even if its client stays?
     pub(super) fn wants_to_know(&self) -> bool {
         match self.clients.phase.load(Ordering::SeqCst) {
             OPEN => true,
@@ -174,7 +174,7 @@ impl Drop for ClientEntry {
     }
 }
 
-// Who a client is, for the log.
+// A client's identity for the log.
 
 /// The other side of a client's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,13 +21,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Replies are sent before more requests are looked at once there are this many bytes of them.
+/// Above this many bytes of replies, they are sent before more requests are taken.
 const MAX_UNSENT: usize = 1 << 20;
 
-/// How long the thread of an idle connection waits in a receive, before it waits for the server's end, too.
+/// The time that an idle connection's thread waits in a receive before it also waits for the server's end.
 const WAITING: Duration = Duration::from_millis(50);
 
-/// Serves a client to the end. An error says why the connection broke; a client that leaves is none.
+/// Serves a client to the end. Returns why the connection broke; a client that leaves is no error.
 pub(super) fn run(transport: Transport, context: &Context, entry: &ClientEntry) -> io::Result<()> {
     let mut transport = transport;
     let mut input = Input::new();
@@ -42,7 +42,7 @@ pub(super) fn run(transport: Transport, context: &Context, entry: &ClientEntry) 
     serve(parts, volume, &agreed, context, entry)
 }
 
-/// Goes on with a client that the last daemon has left, as [`run`] does.
+/// Resumes a client that the last daemon has left, as [`run`] does.
 pub(super) fn go_on(
     socket: Arc<OwnedFd>,
     state: ConnectionState,
@@ -96,19 +96,19 @@ struct Connection<'a> {
     style: Style,
     /// `base:allocation` was negotiated.
     allocation: bool,
-    /// A request whose payload has not arrived as a whole.
+    /// A request with an incomplete payload.
     partial: Option<Partial>,
-    /// Since when the client has taken nothing of the replies that wait for it.
+    /// The time since which the client has taken none of its waiting replies.
     stalled: Option<Instant>,
-    /// No more requests come; what is in flight is finished.
+    /// No more requests come; those in flight are finished.
     closing: bool,
-    /// No more requests are taken; once what is in flight is finished, the next daemon goes on.
+    /// No more requests are taken. The next daemon resumes the connection once those in flight are finished.
     leaving: bool,
 }
 
 struct Partial {
     request: Request,
-    /// As it came: the bytes, and how many.
+    /// The received header and its length.
     header: ([u8; MAX_HEADER], usize),
     payload: AlignedBuf,
     filled: usize,
@@ -141,7 +141,7 @@ impl<'a> Connection<'a> {
         })
     }
 
-    /// Returns the connection if the next daemon is to go on with it.
+    /// Returns the connection if the next daemon is to resume it.
     fn serve(mut self) -> io::Result<Option<LeftConnection>> {
         match self.answer() {
             Ok(true) => self.leave(),
@@ -153,7 +153,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Answers until the client is gone: `true` if the next daemon is to go on with it.
+    /// Answers until the client is gone. Returns `true` if the next daemon is to resume it.
     fn answer(&mut self) -> io::Result<bool> {
         loop {
             self.leaving = self.leaving || self.entry.is_leaving();
@@ -172,15 +172,15 @@ impl<'a> Connection<'a> {
                 self.transport.close();
                 return Ok(false);
             }
-            // Stopped at a limit, and the replies are sent: go on with what has arrived.
+            // If it stopped at a limit and has sent the replies, it continues with the received requests.
             if !(more_arrived && self.has_capacity()) {
                 self.receive()?;
             }
         }
     }
 
-    /// Waits for what is in flight, though nobody wants the answers: a flush that fails is to be remembered, writes are to leave their place in the
-    /// order of writes, and until then the connection counts against the limits of its VM.
+    /// Waits for requests in flight, though the client is gone: a failed flush is remembered, writes leave the order of writes,
+    /// and the connection counts against its VM's limit until then.
     fn drain(&mut self) {
         self.transport.shut_down();
         loop {
@@ -194,7 +194,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Sends what the client takes.
+    /// Sends as much as the client takes.
     fn send(&mut self) -> io::Result<()> {
         let before = self.transport.sent();
         self.out.send(&mut self.transport)?;
@@ -213,13 +213,13 @@ impl<'a> Connection<'a> {
 
     /// May more requests be taken?
     fn has_capacity(&self) -> bool {
-        // A payload that has begun must end: it was within the limits when its header came.
+        // A started payload must be completed: it was within the limits when its header came.
         let within_limits = self.partial.is_some() || self.queue.has_capacity();
         !self.closing && !self.leaving && self.out.len() < MAX_UNSENT && within_limits
     }
 }
 
-// Waiting for the client and for what is in flight.
+// Waiting for the client and for requests in flight.
 
 impl Connection<'_> {
     /// Waits for something to do, and receives what has arrived.
@@ -227,13 +227,13 @@ impl Connection<'_> {
         let want = self.has_capacity();
         let idle = self.queue.len() == 0 && !self.has_unsent();
         if want && idle {
-            // Nothing else is likely: the receive itself may wait, for a while. That is faster than to poll.
+            // Only the client is likely to act, so the receive itself waits for a while. That is faster than poll.
             match self.receive_now(true) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 done => return done,
             }
         }
-        // TLS may hold received bytes, of which no poll would tell.
+        // TLS may hold received bytes that poll does not report.
         if want && self.transport.is_secure() {
             match self.receive_now(false) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -271,7 +271,7 @@ impl Connection<'_> {
     }
 
     fn receive_now(&mut self, wait: bool) -> io::Result<()> {
-        // A payload is received where it is needed, unless it is small.
+        // A large payload is received into its own buffer.
         let count = match &mut self.partial {
             Some(partial) if partial.payload.len() - partial.filled >= INPUT => {
                 let count = self
@@ -294,15 +294,15 @@ impl Connection<'_> {
     }
 }
 
-// Requests that have arrived: answered from the cache, or started.
+// Answering received requests from the cache, or starting them.
 
 impl Connection<'_> {
-    /// Takes the requests that have arrived. `true` when it stopped at a limit, so that there may be more of them.
+    /// Takes the received requests. Returns `true` when it stopped at a limit, so that there may be more.
     fn take_requests(&mut self) -> io::Result<bool> {
         let gate = Arc::clone(&self.gate);
         while self.has_capacity() {
             let Some(_passed) = gate.pass() else {
-                // The client is gone, and may be back elsewhere.
+                // The client is gone, and may have reconnected.
                 self.closing = true;
                 return Ok(false);
             };
@@ -343,7 +343,7 @@ impl Connection<'_> {
         self.dispatch(request, None);
     }
 
-    /// Moves what has arrived to the payload it belongs to; `true` when that is complete.
+    /// Moves received bytes to the partial payload. Returns `true` when it is complete.
     fn fill_partial(&mut self) -> bool {
         let Some(partial) = &mut self.partial else {
             return true;
@@ -408,7 +408,7 @@ impl Connection<'_> {
         });
     }
 
-    /// Answers from the cache into the bytes to be sent, or starts to read what the cache lacks.
+    /// Answers from the cache into the send buffer, or starts reading the missing blocks.
     fn read(&mut self, request: &Request) {
         let (Ok(length), Ok(size)) = (
             u32::try_from(request.length),
@@ -462,8 +462,8 @@ impl Connection<'_> {
 // Leaving a connection to the next daemon.
 
 impl Connection<'_> {
-    /// The connection, of which nothing is in flight, for the next daemon, which also sends what its client has not taken. `None` when its client is back elsewhere: what it
-    /// has sent here is void.
+    /// Returns the idle connection for the next daemon, which also sends the unsent replies. `None` when the client has
+    /// reconnected: its requests here are void.
     pub(super) fn leave(self) -> io::Result<Option<LeftConnection>> {
         if self.gate.pass().is_none() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! A volume as NBD clients see it.
+//! An NBD export of a volume.
 
 use super::handshake::{ExportInfo, ExportLookup};
 use super::proto::export_flag as flag;
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A volume with a description for people. Its name is the volume's.
+/// A volume with a human-readable description. Its name is the volume's.
 pub struct Export {
     volume: Arc<Volume>,
     description: String,
 }
 
 impl Export {
-    /// Exports a volume, with a description for people, which may be empty.
+    /// Exports a volume, with a human-readable description, which may be empty.
     #[must_use]
     pub fn new(volume: impl Into<Arc<Volume>>, description: &str) -> Self {
         Self {
@@ -25,13 +25,13 @@ impl Export {
         }
     }
 
-    /// What is exported.
+    /// The exported volume.
     #[must_use]
     pub const fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 
-    /// What a client is told during negotiation.
+    /// The properties that negotiation tells a client.
     pub(super) fn info(&self) -> ExportInfo {
         ExportInfo {
             name: self.volume.name().to_owned(),
@@ -42,7 +42,7 @@ impl Export {
     }
 }
 
-/// What clients of a volume are told that they may do.
+/// The transmission flags of a volume.
 pub(super) fn transmission_flags(volume: &Volume) -> u16 {
     let flags = flag::HAS_FLAGS
         | flag::SEND_FLUSH
@@ -58,27 +58,27 @@ pub(super) fn transmission_flags(volume: &Volume) -> u16 {
     flags | more
 }
 
-// What is served, and what of it a client sees.
+// The exports, and the part that a client sees.
 
 /// The exports of a server, by name.
 #[derive(Default)]
 pub(super) struct ExportRegistry(RwLock<BTreeMap<String, Arc<Export>>>, LogLimit);
 
 impl ExportRegistry {
-    /// Serves `export` from now on, in the place of one of the same name.
+    /// Adds an export, or replaces one of the same name.
     pub(super) fn add(&self, export: Arc<Export>) {
         let name = export.volume().name().to_owned();
         self.0.write().insert(name, export);
     }
 
-    /// Serves a volume no more: no client opens it from now on.
+    /// Removes a volume: no client can open it from now on.
     pub(super) fn remove(&self, volume: &Arc<Volume>) {
         self.0
             .write()
             .retain(|_, export| !Arc::ptr_eq(export.volume(), volume));
     }
 
-    /// Serves nothing any more.
+    /// Removes all exports.
     pub(super) fn clear(&self) {
         self.0.write().clear();
     }
@@ -89,9 +89,9 @@ impl ExportRegistry {
     }
 }
 
-/// What is known of a client that decides what it sees.
+/// A client's identity, which decides the exports that it sees.
 pub(super) enum Identity {
-    /// Not asked for: the client sees everything.
+    /// Identity is not checked: the client sees everything.
     Anonymous,
     /// The names in its certificate; none before it has shown one.
     Certified(Vec<String>),
@@ -164,12 +164,12 @@ impl ExportLookup for View {
     }
 }
 
-// What a connection needs of its server.
+// The server's part of a connection.
 
-/// What the connections of one listener share.
+/// State that the connections of a listener share.
 pub(super) struct Context {
     pub(super) exports: Arc<ExportRegistry>,
-    /// Clients must show certificates, and see only the exports that these are for.
+    /// Clients must show certificates, and see only the exports of VMs that name them.
     pub(super) certified: bool,
     pub(super) executor: Executor,
     pub(super) limits: Limits,
@@ -177,21 +177,21 @@ pub(super) struct Context {
     pub(super) tls_required: bool,
     /// Woken when the server closes.
     pub(super) waker: Waker,
-    /// Of lines that clients can cause; before they have named an export they belong to no VM.
+    /// Limits log lines that clients can cause. Before they have named an export they belong to no VM.
     pub(super) log: LogLimit,
 }
 
-// What the NBD server allows its clients.
+// Limits of the NBD server.
 
-/// What a server allows.
+/// Limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections of a listener at a time. More are refused, except that the oldest connection that still negotiates
-    /// is closed for a new one.
+    /// Concurrent connections of a listener. More are refused, except that a new connection replaces the oldest one that still
+    /// negotiates.
     pub connections: usize,
     /// Time for a client to negotiate.
     pub negotiation: Duration,
-    /// Time in which a client must take at least a part of the replies that wait for it.
+    /// The time in which a client must take at least a part of its waiting replies.
     pub send: Duration,
     /// Requests in flight, and the threads that execute them.
     pub io: IoLimits,

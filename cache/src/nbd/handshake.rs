@@ -6,14 +6,14 @@ use super::proto::{
 };
 use super::reply::Style;
 
-// What goes into a negotiation, and what comes out of it.
+// Inputs and results of a negotiation.
 
-/// What negotiation must know of an export.
+/// An export's properties for negotiation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
-    /// Its name; the empty name asks for the default.
+    /// Its name.
     pub name: String,
-    /// For people.
+    /// A human-readable description.
     pub description: String,
     /// Bytes.
     pub size: u64,
@@ -21,56 +21,56 @@ pub struct ExportInfo {
     pub flags: u16,
 }
 
-/// Where negotiation finds the exports.
+/// The exports that negotiation offers.
 pub trait ExportLookup {
     /// The export of that name, or the default one for the empty name.
     fn find(&self, name: &str) -> Option<ExportInfo>;
     /// All of them.
     fn list(&self) -> Vec<ExportInfo>;
-    /// How many there are.
+    /// Their number.
     fn count(&self) -> usize {
         self.list().len()
     }
 }
 
-/// Whether the connection uses TLS.
+/// The connection's state of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// The server has none.
+    /// The server has no certificate.
     Unavailable,
-    /// The client may ask for it.
+    /// The client may start TLS.
     Offered,
-    /// Nothing else is answered before it.
+    /// The client must start TLS before anything else.
     Required,
-    /// It is on.
+    /// TLS is on.
     Active,
 }
 
-/// What comes after the bytes that were consumed.
+/// The next step after the consumed bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// More bytes are needed.
     More,
-    /// The replies go out, then TLS begins; call again with what arrives through it.
+    /// Send the replies, then start TLS. Call again with the bytes that arrive through it.
     StartTls,
     /// Requests follow.
     Transmission(Agreed),
-    /// The replies go out, then the connection ends, for this reason.
+    /// Send the replies, then close the connection for this reason.
     Close(&'static str),
 }
 
-/// What was negotiated.
+/// The negotiated values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// The export's name, as the exports knows it.
+    /// The export's name, as the server knows it.
     pub export: String,
-    /// How replies look.
+    /// The style of replies.
     pub style: Style,
-    /// BLOCK_STATUS may be asked.
+    /// BLOCK_STATUS is allowed.
     pub allocation: bool,
 }
 
-// Negotiation (fixed newstyle), apart from I/O: bytes in, bytes out, and what comes next.
+// The negotiation (fixed newstyle), without I/O: it consumes and produces bytes.
 
 /// A negotiation in progress.
 #[derive(Debug)]
@@ -88,11 +88,11 @@ pub struct Handshake {
 /// More options than this end the connection, besides [`OPTIONS_PER_EXPORT`].
 const MAX_OPTIONS: usize = 1000;
 
-/// What a client that lists a server may ask of each export: `nbdinfo --list` needs two.
+/// The options that a client may send for each export when it lists a server: `nbdinfo --list` needs two.
 const OPTIONS_PER_EXPORT: usize = 8;
 
 impl Handshake {
-    /// The beginning; what the server says first is appended to `out`.
+    /// Begins a negotiation. Appends the server's greeting to `out`.
     pub fn new(tls: Tls, out: &mut Vec<u8>) -> Self {
         out.extend(NBD_MAGIC.to_be_bytes());
         out.extend(OPTION_MAGIC.to_be_bytes());
@@ -107,15 +107,15 @@ impl Handshake {
         }
     }
 
-    /// TLS is on: what was negotiated before it, perhaps by an attacker, is void.
+    /// TLS is on. Voids everything negotiated before, perhaps by an attacker.
     pub fn secured(&mut self) {
         self.tls = Tls::Active;
         self.style = Style::Simple;
         self.context = None;
     }
 
-    /// Handles what `bytes` begins with. Returns how many were consumed and what comes next; replies are
-    /// appended to `out`. After [`Next::More`] with bytes consumed, call again.
+    /// Handles the first message in `bytes`. Returns the number of consumed bytes and the next step; appends replies to `out`.
+    /// After [`Next::More`] with bytes consumed, call again.
     pub fn step(
         &mut self,
         bytes: &[u8],
@@ -144,7 +144,7 @@ impl Handshake {
         Some(Next::More)
     }
 
-    /// `None` while the option is not there as a whole.
+    /// `None` while the option is incomplete.
     fn option(
         &mut self,
         rest: &mut Bytes,
@@ -357,7 +357,7 @@ fn parse_go(data: &[u8]) -> Option<(&str, Vec<u16>)> {
     let mut rest = Bytes(data);
     let name = rest.string(MAX_STRING)?;
     let count = rest.u16()?;
-    // Asking for the same thing again and again must not make the replies grow.
+    // Repeated items must not make the replies grow.
     let mut wanted = Vec::new();
     for _ in 0..count {
         let what = rest.u16()?;

@@ -1,11 +1,11 @@
 //! The NBD server: fixed newstyle negotiation, simple, structured and extended replies, TLS.
 //!
-//! A connection has one thread, which alone touches its socket: it takes the requests that have arrived, answers hits
-//! from the cache straight into the reply buffer, and sends all replies in one go. Misses, writes and flushes go to the
-//! image through the connection's own io_uring. What takes more than one transfer, and everything where io_uring is not
-//! supported, goes to a pool of worker threads, shared by all connections and served in proportion to the weights of
-//! the VMs, of which one VM may take a quarter. Blocks on the SSD store are read by a second pool, which waits for no
-//! image. Replies may overtake each other. So neither a miss, nor a slow client, nor a disk that hangs delays hits.
+//! A connection has one thread, which alone uses its socket. It takes the received requests, answers cache hits directly into
+//! the reply buffer, and sends all replies in one go. Misses, writes and flushes go to the image through the connection's own
+//! io_uring. A pool of worker threads executes requests of more than one transfer, and all of them without io_uring. All
+//! connections share the pool by the weights of their VMs, and one VM may take a quarter. A second pool, which waits for no
+//! image, reads blocks on the SSD store. Replies may overtake each other. So neither a miss, nor a slow client, nor a disk that
+//! hangs delays hits.
 //!
 //! Limits: a connection holds at most `in_flight_bytes` of payload ([`IoLimits`](crate::frontend::IoLimits)) plus two
 //! requests' (32 MiB each), and 1 MiB of buffers; a VM has at most `vm_connections` of them, a listener

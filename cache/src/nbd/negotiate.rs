@@ -1,4 +1,4 @@
-//! The negotiation with a client, from its bytes.
+//! Negotiates with a client: moves bytes between its socket and the handshake.
 
 #![expect(
     clippy::indexing_slicing,
@@ -18,7 +18,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Negotiates with a client, also about what it sees; `None` when it has left, or the negotiation has failed.
+/// Negotiates with a client; also sets the exports that it sees. `None` when it has left, or the negotiation has failed.
 pub(super) fn negotiate(
     transport: &mut Transport,
     input: &mut Input,
@@ -62,7 +62,7 @@ pub(super) fn negotiate(
                 return Ok(None);
             }
             Next::Transmission(agreed) => {
-                // Before the client can know.
+                // Call it before the client gets the reply.
                 on_agreed(transport);
                 send_all(transport, &mut out, deadline)?;
                 pass_on(&option, input)?;
@@ -90,7 +90,7 @@ fn tls_of(context: &Context) -> Tls {
     }
 }
 
-/// What a client sees before it has shown a certificate.
+/// The exports that a client sees before it has shown a certificate.
 fn view_of(context: &Context) -> View {
     let identity = if context.certified {
         Identity::Certified(Vec::new())
@@ -100,7 +100,7 @@ fn view_of(context: &Context) -> View {
     View::new(Arc::clone(&context.exports), identity)
 }
 
-/// Passes on what arrived after the negotiation: requests.
+/// Passes on the bytes after the negotiation: requests.
 fn pass_on(arrived: &[u8], input: &mut Input) -> io::Result<()> {
     let free = input
         .free_space()
@@ -130,12 +130,12 @@ fn send_all(
     Ok(())
 }
 
-// What the next daemon must know of a client to go on with it.
+// A client's state for the next daemon.
 
-/// The protocol's name among what is left.
+/// The protocol's name in the saved state.
 pub(super) const PROTOCOL: &str = "nbd";
 
-/// What a client has agreed on, and what it was told.
+/// The values that a client has negotiated, and those that it was told.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Told {
@@ -155,13 +155,13 @@ impl Told {
         }
     }
 
-    /// Is what the client was told so now?
+    /// Does the client's information still hold?
     fn holds(&self, now: &Self) -> bool {
         self.flags & !now.flags == 0 && self.disk.holds(&now.disk)
     }
 }
 
-/// What was agreed on, and the volume, if it is still what the client was told.
+/// The negotiated values and the volume, if the volume is still as the client was told.
 pub(super) fn resume(
     state: ConnectionState,
     context: &Context,

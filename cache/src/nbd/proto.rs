@@ -25,7 +25,7 @@ pub(super) mod handshake {
     pub(crate) const NO_ZEROES: u16 = 2;
 }
 
-/// What a client may ask for during negotiation.
+/// Options of a client during negotiation.
 pub(super) mod option {
     pub(crate) const EXPORT_NAME: u32 = 1;
     pub(crate) const ABORT: u32 = 2;
@@ -106,7 +106,7 @@ pub(super) mod chunk {
     pub(crate) const ERROR: u16 = (1 << 15) | 1;
 }
 
-/// What is known of an extent (context `base:allocation`).
+/// Flags of an extent (context `base:allocation`).
 pub(super) mod extent_flag {
     pub(crate) const HOLE: u32 = 1;
     pub(crate) const ZERO: u32 = 2;
@@ -117,7 +117,7 @@ pub(super) const BASE_ALLOCATION: &str = "base:allocation";
 /// The number by which replies name it.
 pub(super) const BASE_ALLOCATION_ID: u32 = 1;
 
-/// Errors as the protocol numbers them; they happen to be Linux's.
+/// Error numbers of the protocol, which equal Linux's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
@@ -127,7 +127,7 @@ pub enum Errno {
     Io = 5,
     /// No memory.
     NoMem = 12,
-    /// A request that makes no sense, or a range beyond the export.
+    /// An invalid request, or a range beyond the export.
     Inval = 22,
     /// No space, also a write beyond the export.
     NoSpc = 28,
@@ -167,14 +167,14 @@ impl From<&std::io::Error> for Errno {
 pub(super) const MAX_OPTION: u32 = 64 << 10;
 /// The longest export name and query (a "string" of the protocol).
 pub(super) const MAX_STRING: usize = 4096;
-/// The largest payload of a READ or WRITE; what clients assume unless told otherwise.
+/// The largest payload of a READ or WRITE: the default that clients assume.
 pub(super) const MAX_PAYLOAD: u32 = 32 << 20;
-/// The block size that is best for requests.
+/// The preferred block size of requests.
 pub(super) const PREFERRED_BLOCK: u32 = 4096;
 
 // Cutting numbers and strings off received bytes.
 
-/// What is left of a message.
+/// The remaining bytes of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bytes<'a>(pub &'a [u8]);
 

@@ -1,4 +1,4 @@
-//! The reply to a request, made from its result.
+//! Makes replies from the results of requests.
 
 use super::proto::{
     BASE_ALLOCATION_ID, CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC, Errno, SIMPLE_REPLY_MAGIC, chunk,
@@ -14,7 +14,7 @@ pub(super) struct Reply {
     pub(super) data: Option<AlignedBuf>,
 }
 
-/// What the reply to a request needs of it.
+/// The state of a request for its reply.
 pub(super) struct ReplyContext {
     pub(super) style: Style,
     pub(super) cookie: u64,
@@ -58,9 +58,9 @@ impl RequestContext for ReplyContext {
     }
 }
 
-/// Extents that end where the request ends, with neighbours of the same kind merged.
+/// Cuts extents off at the end of the request, and merges neighbours of the same kind.
 fn clip(extents: &[(u64, bool)], length: u64, style: Style) -> Vec<Extent> {
-    // Without extended headers a length has 32 bits; clients like multiples of a block.
+    // Without extended headers a length has 32 bits. Clients like multiples of a block.
     let most = if style == Style::Extended {
         u64::MAX
     } else {
@@ -83,7 +83,7 @@ fn clip(extents: &[(u64, bool)], length: u64, style: Style) -> Vec<Extent> {
             }
         };
         left -= told;
-        // The rest of it is told when the client asks again; what follows would be told of the wrong place.
+        // Stop: an extent after a shortened one would be reported at the wrong place. The client asks again for the rest.
         if told < count {
             break;
         }
@@ -116,7 +116,7 @@ pub enum Style {
     Extended,
 }
 
-/// A part of a disk, and what is known of it.
+/// A part of a disk, and its allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     /// Bytes.
@@ -135,7 +135,7 @@ pub(super) fn read_header(style: Style, cookie: u64, offset: u64, length: u32, o
     out.extend(offset.to_be_bytes());
 }
 
-/// A reply that says that it was done.
+/// A reply to a successful request.
 pub(super) fn done(style: Style, cookie: u64, offset: u64, out: &mut Vec<u8>) {
     if style == Style::Extended {
         chunk_header(style, chunk::NONE, cookie, offset, 0, out);
@@ -144,7 +144,7 @@ pub(super) fn done(style: Style, cookie: u64, offset: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// A reply that says that it failed. `chunked` when the request was one that a structured reply answers.
+/// A reply to a failed request. `chunked`: a structured reply answers the request.
 pub(super) fn error_reply(
     style: Style,
     chunked: bool,
@@ -157,7 +157,7 @@ pub(super) fn error_reply(
     if style == Style::Simple || (style == Style::Structured && !chunked) {
         return simple(cookie, errno.code(), out);
     }
-    // The message is for people; the protocol allows it 4096 bytes.
+    // The message is for humans; the protocol allows 4096 bytes.
     let why = why.as_bytes();
     let why = why.get(..200).unwrap_or(why);
     let count = u16::try_from(why.len()).unwrap_or(0);
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     const BLOCK: u64 = 4096;
-    /// What 32 bits can say, in whole blocks.
+    /// The largest length in 32 bits, in whole blocks.
     const MOST: u64 = (1 << 32) - BLOCK;
 
     /// Of what is told, nothing is told of another place.

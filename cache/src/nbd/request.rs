@@ -5,48 +5,48 @@ use super::proto::{
 };
 use crate::frontend::Operation;
 
-/// Extents in one reply to BLOCK_STATUS; the client asks again for the rest.
+/// The most extents in one reply to BLOCK_STATUS; the client asks again for the rest.
 pub(super) const MAX_EXTENTS: usize = 1024;
 
 /// Bytes of the longest header: that of an extended request.
 pub(super) const MAX_HEADER: usize = 32;
 
-/// A request's header, checked for form; whether the range fits the export is asked later.
+/// A request's header, checked for form only. [`checked`](Self::checked) tests the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What the client calls this request.
+    /// The client's id of this request.
     pub cookie: u64,
-    /// What to do.
+    /// The command.
     pub command: Command,
-    /// Where.
+    /// The offset, bytes.
     pub offset: u64,
-    /// How many bytes.
+    /// The length, bytes.
     pub length: u64,
-    /// Bytes that follow the header, to be read whatever becomes of the request.
+    /// Bytes that follow the header. They must be read even if the request is refused.
     pub payload: u32,
-    /// Of a command that structured replies answer in chunks, errors too, whatever is wrong with the request.
+    /// Structured replies answer the command in chunks, including any error.
     pub chunked: bool,
 }
 
-/// What to do.
+/// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Disconnect; has no reply.
     Disconnect,
-    /// Read, write, or whatever else a volume can do.
+    /// An operation of a volume.
     Do(Operation),
     /// A request that gets an error.
     Refused(Refusal),
 }
 
-/// What the received bytes begin with.
+/// The result of parsing received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// Fewer bytes than a header has.
     Incomplete,
     /// A request, and its header's length.
     Request(Request, usize),
-    /// No request: the connection cannot be understood any more.
+    /// No request: the connection cannot be parsed further.
     Garbage(&'static str),
 }
 
@@ -90,7 +90,7 @@ fn header(rest: &mut Bytes, extended: bool) -> Option<Result<Request, &'static s
     if payload > MAX_PAYLOAD {
         return Some(Err("a payload of more than 32 MiB"));
     }
-    // Without extended headers, a payload is a WRITE's, and no flag says so.
+    // Without extended headers only WRITE has a payload, and no flag announces it.
     let flagged = flags & command_flag::PAYLOAD_LEN != 0;
     let allowed = has_payload == (kind == command::WRITE) && (extended || !flagged);
     Some(Ok(Request {
@@ -109,7 +109,7 @@ fn header(rest: &mut Bytes, extended: bool) -> Option<Result<Request, &'static s
 
 fn command_of(kind: u16, flags: u16, length: u64) -> Command {
     let fua = flags & command_flag::FUA != 0;
-    // Clients may set FUA on any command; where nothing is written it means nothing.
+    // Clients may set FUA on any command; it is ignored where nothing is written.
     let known = |also: u16| flags & !(command_flag::FUA | command_flag::PAYLOAD_LEN | also) == 0;
     let empty = length == 0;
     Command::Do(match kind {
@@ -143,8 +143,7 @@ fn command_of(kind: u16, flags: u16, length: u64) -> Command {
 }
 
 impl Request {
-    /// The request as far as an export of `size` bytes can serve it: a range beyond it, or a change of a
-    /// read-only export, is refused.
+    /// Checks the request for an export of `size` bytes: refuses a range beyond it, and a change of a read-only export.
     #[must_use]
     pub fn checked(mut self, size: u64, read_only: bool) -> Self {
         let Command::Do(operation) = self.command else {
@@ -170,7 +169,7 @@ impl Request {
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It would change an export that is read-only.
+    /// It would change a read-only export.
     ReadOnly,
     /// Its range ends beyond the export.
     BeyondEnd {
@@ -181,7 +180,7 @@ pub enum Refusal {
     },
     /// It would read more than a reply can hold.
     TooLong,
-    /// The command is not known, has flags that it does not know, or needs a length.
+    /// The command is unknown, has unknown flags, or needs a length.
     Form {
         /// The command's number.
         kind: u16,
@@ -252,7 +251,7 @@ mod tests {
         ] {
             let reason = refusal.reason(7, 9);
             assert!(reason.contains(found), "{reason}");
-            // As much of it is sent.
+            // Only that much of it is sent.
             assert!(refusal.reason(u64::MAX, u64::MAX).len() <= 200, "{reason}");
         }
     }

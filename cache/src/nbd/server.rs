@@ -32,24 +32,24 @@ pub struct Server {
     verifies: bool,
     clients: Arc<Clients>,
     listeners: Mutex<Vec<Listener>>,
-    /// Of the daemon: to listen on, and to give back.
+    /// The daemon's inherited sockets, to listen on and to give back.
     spare: SpareSockets,
 }
 
-/// What a listener asks of its clients.
+/// A listener's demands on its clients.
 #[derive(Clone, Copy)]
 struct Access {
     /// TLS before anything else.
     tls_required: bool,
-    /// A certificate, which says what they see.
+    /// Clients must show a certificate, which decides which exports they see.
     certified: bool,
 }
 
-/// Where a listener listens.
+/// The address of a listener.
 enum Place {
     Unix {
         path: PathBuf,
-        /// It is removed at the end.
+        /// This process has made it, and removes it at the end.
         ours: bool,
     },
     Tcp(SocketAddr),
@@ -81,7 +81,7 @@ impl Server {
         })
     }
 
-    /// Another server with the same limits, certificates and worker threads, which serves nothing yet.
+    /// Another server with the same limits, certificates and worker threads, and no exports yet.
     #[must_use]
     pub fn sibling(&self) -> Self {
         Self {
@@ -96,49 +96,49 @@ impl Server {
         }
     }
 
-    /// Listening sockets of somebody else that nothing is served on, which this server and its siblings use.
+    /// Unused listening sockets of another process, which this server and its siblings may use.
     pub(crate) const fn spare_sockets(&self) -> &SpareSockets {
         &self.spare
     }
 
-    /// The threads that wait for disks, for servers of another protocol.
+    /// The threads that wait for disks, for servers of other protocols.
     pub(crate) fn executor(&self) -> Executor {
         self.executor.clone()
     }
 
-    /// Serves `export` from now on; one of the same name is replaced for new clients.
+    /// Adds an export. It replaces one of the same name for new clients.
     pub fn add(&self, export: impl Into<Arc<Export>>) {
         self.exports.add(export.into());
     }
 
-    /// Serves a volume no more. Clients that have opened it go on, until [its gates](Volume::gates) are closed.
+    /// Removes a volume. Clients that have opened it continue until [its gates](Volume::gates) are closed.
     pub(crate) fn remove(&self, volume: &Arc<Volume>) {
         self.exports.remove(volume);
     }
 
-    /// What is served, by name.
+    /// The exported volumes, by name.
     #[must_use]
     pub fn volumes(&self) -> Vec<Arc<Volume>> {
         let exports = self.exports.all();
         exports.iter().map(|e| Arc::clone(e.volume())).collect()
     }
 
-    /// Serves nothing any more.
+    /// Removes all exports.
     pub(crate) fn forget(&self) {
         self.exports.clear();
     }
 
-    /// Clients at this moment.
+    /// The number of connected clients.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// Listens on a unix socket that only this user can connect to, in a directory that no other user writes. A socket
-    /// that no server answers on is replaced. TLS is offered there, not required.
+    /// Listens on a unix socket that only this user can connect to, in a directory that no other user writes. A dead socket at
+    /// the path is replaced. TLS is offered there, not required.
     ///
     /// # Errors
-    /// When something else is there, others may write the directory, or the system refuses.
+    /// When another file is at the path, others may write the directory, or the system refuses.
     pub fn listen_unix(&self, path: &Path) -> Result<(), ListenError> {
         self.listen_unix_as(path, SocketAccess::default())
     }
@@ -185,7 +185,7 @@ impl Server {
     /// with the port that was chosen if it was 0.
     ///
     /// # Errors
-    /// When certificates are wanted and not asked for, or the system refuses.
+    /// When the address needs client certificates and TLS does not ask for them, or the system refuses.
     pub fn listen_tcp(
         &self,
         address: SocketAddr,
@@ -245,8 +245,8 @@ impl Server {
         Ok(())
     }
 
-    /// No new clients and no new requests from now on; what is in flight is finished, and its replies are sent. Sockets of
-    /// somebody else are [spare](Self::spare_sockets) then.
+    /// Stops taking clients and requests. Requests in flight are finished, and their replies sent. Sockets of another process
+    /// become [spare](Self::spare_sockets).
     pub(crate) fn close(&self) {
         for (socket, path) in self.close_keeping(false) {
             match (path, socket.try_clone()) {
@@ -257,11 +257,10 @@ impl Server {
         }
     }
 
-    /// No new clients and no new requests from now on; what is in flight is finished, and its replies are sent. Returns the
-    /// sockets that it has listened on, with the paths of those that it has made. Clients that connect to them wait until the
-    /// next daemon accepts them.
+    /// Stops taking clients and requests. Requests in flight are finished, and their replies sent. Returns the listening
+    /// sockets, with the paths of those that it has made. Clients that connect to them wait until the next daemon accepts them.
     ///
-    /// With `leaving` clients that have negotiated without TLS are not disconnected then, but [left](Self::take_left).
+    /// With `leaving`, clients that have negotiated without TLS are not disconnected, but [left](Self::take_left).
     pub(crate) fn close_keeping(&self, leaving: bool) -> Vec<(Arc<OwnedFd>, Option<PathBuf>)> {
         self.clients.close(leaving);
         let listeners = std::mem::take(&mut *self.listeners.lock());
@@ -283,8 +282,8 @@ impl Server {
         kept
     }
 
-    /// Goes on with the clients that the last daemon has left, and that have connected where this server listens. What they
-    /// have opened must be served by now.
+    /// Resumes the clients that the last daemon has left, and that have connected to this server's addresses. Their exports
+    /// must be served by now.
     pub(crate) fn go_on(&self) {
         for listener in &*self.listeners.lock() {
             listener.acceptor.take(match &listener.place {
@@ -294,7 +293,7 @@ impl Server {
         }
     }
 
-    /// The connections that were left when it was [closed](Self::close_keeping).
+    /// The connections that [`close_keeping`](Self::close_keeping) has left.
     pub(crate) fn take_left(&self) -> Vec<LeftConnection> {
         self.clients.take_kept()
     }
@@ -309,7 +308,7 @@ impl Server {
         self.clients.wait(deadline);
     }
 
-    /// All of it: clients have `timeout` to take their replies.
+    /// Closes, cuts off and waits: clients have `timeout` to take their replies.
     #[cfg(test)]
     pub(crate) fn shut_down(&self, timeout: Duration) {
         self.close();
@@ -346,10 +345,10 @@ impl Acceptor {
             }
             match accept_with(&self.socket, SocketFlags::CLOEXEC) {
                 Ok(socket) => self.start_client(Arc::new(socket), None),
-                // It has left again.
+                // The client has left again.
                 Err(Errno::AGAIN) => {}
                 Err(e) => {
-                    // Out of descriptors or the like: it passes.
+                    // A temporary shortage, for example of descriptors.
                     tracing::warn!("cannot accept a client: {e}");
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -357,7 +356,7 @@ impl Acceptor {
         }
     }
 
-    /// Goes on with clients that the last daemon has left.
+    /// Resumes clients that the last daemon has left.
     pub(super) fn take(&self, left: Vec<LeftConnection>) {
         for connection in left {
             let LeftConnection { socket, state, .. } = connection;
@@ -365,7 +364,7 @@ impl Acceptor {
         }
     }
 
-    /// Serves a client, which negotiates unless the last daemon has left its state.
+    /// Serves a client. It negotiates, unless the last daemon has left its state.
     fn start_client(&self, socket: Arc<OwnedFd>, left: Option<ConnectionState>) {
         let limits = self.context.limits;
         let peer = Peer::of(&socket, self.tcp);
@@ -382,7 +381,7 @@ impl Acceptor {
             );
         };
         if left.is_some() {
-            // Before its thread runs: the server may be closed again by then.
+            // Do it before its thread runs: the server may be closed again by then.
             entry.agreed(false);
         }
         let context = Arc::clone(&self.context);
@@ -411,8 +410,8 @@ impl Acceptor {
     }
 }
 
-/// Sends replies at once, and detects a client whose machine is gone: by keepalive probes when nothing is under way to
-/// it, else by the user timeout of what it does not acknowledge.
+/// Disables Nagle's algorithm, and detects a dead client machine: an idle connection by keepalive probes, a busy one by the
+/// user timeout of unacknowledged data.
 fn set_up_tcp(socket: &OwnedFd, send: Duration) -> rustix::io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;

@@ -22,7 +22,7 @@ use x509_cert::der::oid::db::rfc4519::COMMON_NAME;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::{DirectoryString, GeneralName};
 
-/// A certificate as it is: rustls has verified what it must be.
+/// An unchecked certificate: rustls has verified it.
 type Certificate = CertificateInner<RawProfile>;
 
 /// A stream socket, plain or with TLS on it.
@@ -33,10 +33,10 @@ pub(super) struct Transport {
     sent: u64,
 }
 
-/// What may be waited for.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Readiness {
-    /// Something arrived, or the peer is gone.
+    /// Bytes arrived, or the peer is gone.
     pub readable: bool,
 }
 
@@ -95,7 +95,7 @@ impl Transport {
         self.sent
     }
 
-    /// The names in the certificate that the client has shown; none before that, and without TLS.
+    /// The names in the client's certificate; none before the client has shown one, and without TLS.
     pub(super) fn client_names(&self) -> Vec<String> {
         let certificates = self.tls.as_ref().and_then(|tls| tls.peer_certificates());
         certificates
@@ -112,18 +112,18 @@ impl Transport {
         Ok(())
     }
 
-    /// Whether TLS is on it.
+    /// Does it use TLS?
     pub(super) const fn is_secure(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Bounds how long [`receive`](Self::receive) waits.
+    /// Sets the longest wait of [`receive`](Self::receive).
     pub(super) fn bound_waiting(&self, time: Duration) -> io::Result<()> {
         Ok(set_socket_timeout(&self.socket, Timeout::Recv, Some(time))?)
     }
 
-    /// Receives what there is, 0 at the end. [`io::ErrorKind::WouldBlock`] when there is nothing; with `wait` after the
-    /// time that [`bound_waiting`](Self::bound_waiting) has set.
+    /// Receives available bytes, 0 at the end. Returns [`io::ErrorKind::WouldBlock`] when there are none; with `wait` only
+    /// after the time that [`bound_waiting`](Self::bound_waiting) has set.
     pub(super) fn receive(&mut self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
         let mut raw = Raw {
             socket: self.socket.as_fd(),
@@ -135,7 +135,7 @@ impl Transport {
         loop {
             match tls.reader().read(buf) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                // Closed without close_notify: NBD has its own end.
+                // Closed without close_notify, which is fine: NBD has its own end.
                 Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 done => return done,
             }
@@ -143,13 +143,13 @@ impl Transport {
                 return Ok(0);
             }
             let processed = tls.process_new_packets();
-            // Handshake messages, and the alert that tells the peer what was wrong.
+            // Send handshake messages, and the alert that names an error.
             self.sent += flush_tls(tls, self.socket.as_fd())?;
             processed.map_err(io::Error::other)?;
         }
     }
 
-    /// Sends what fits now; [`io::ErrorKind::WouldBlock`] when nothing does.
+    /// Sends as much as fits now; [`io::ErrorKind::WouldBlock`] when nothing fits.
     pub(super) fn send(&mut self, parts: &[IoSlice]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -172,12 +172,12 @@ impl Transport {
         Ok(sent)
     }
 
-    /// Whether bytes that were accepted for sending are still here.
+    /// Are there accepted bytes that are not yet sent?
     pub(super) fn has_unsent(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Sends what [`has_unsent`](Self::has_unsent) reports, as far as it fits.
+    /// Sends the bytes that [`has_unsent`](Self::has_unsent) reports, as far as they fit.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if let Some(tls) = &mut self.tls {
             self.sent += flush_tls(tls, self.socket.as_fd())?;
@@ -233,7 +233,7 @@ impl Transport {
         }
         let got = fds[0].revents();
         if !read && got.intersects(PollFlags::ERR | PollFlags::HUP) {
-            // Not even interested in reading, and it is broken: only an error can follow.
+            // The socket is broken, and reading is not wanted: only an error can follow.
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         Ok(Readiness {
@@ -246,7 +246,7 @@ fn count(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// Sends what TLS has ready, as far as it fits; how many bytes that was.
+/// Sends the output of TLS, as far as it fits. Returns the number of bytes.
 fn flush_tls(tls: &mut ServerConnection, socket: BorrowedFd) -> io::Result<u64> {
     let mut raw = Raw {
         socket,
@@ -271,7 +271,7 @@ fn flush_tls(tls: &mut ServerConnection, socket: BorrowedFd) -> io::Result<u64> 
 pub struct TlsFiles {
     /// The directory.
     pub directory: PathBuf,
-    /// Clients must show a certificate of the CA, and see the disks of the VMs that its names belong to.
+    /// Clients must show a certificate of the CA. They see the disks of the VMs that name it.
     pub verify_clients: bool,
 }
 
@@ -280,7 +280,7 @@ pub struct TlsFiles {
 #[error("{0}")]
 pub struct TlsError(String);
 
-/// A file is not what it should be.
+/// The error for an invalid file.
 fn unusable(path: &Path, expected: &str, why: impl std::fmt::Display) -> TlsError {
     let path = path.display();
     TlsError(format!(
@@ -289,7 +289,7 @@ fn unusable(path: &Path, expected: &str, why: impl std::fmt::Display) -> TlsErro
 }
 
 impl TlsFiles {
-    /// What is wrong with the files, in words: what cannot be used, and certificates that are not valid now.
+    /// Faults of the files, in words: unusable ones, and certificates that are not valid now.
     pub(crate) fn faults(&self) -> Vec<String> {
         if let Err(e) = self.load() {
             return vec![e.to_string()];
@@ -308,7 +308,7 @@ impl TlsFiles {
             .map_err(|e| why(&e))
             .and_then(|pem| PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| why(&e)))
             .map_err(|why| unusable(&key_path, "a private key in PEM", why))?;
-        // Certificate and key do not go together, or the like.
+        // For example, certificate and key do not match.
         let rejected = |e: rustls::Error| {
             let directory = self.directory.display();
             TlsError(format!("cannot use the certificates in {directory}: {e}"))
@@ -335,7 +335,7 @@ impl TlsFiles {
     }
 }
 
-/// Which certificate of a file is not valid now, and since or from when.
+/// A certificate of a file that has expired or is not yet valid, and the date.
 fn expiry(path: &Path) -> Option<String> {
     let found = certificates(path).ok()?;
     found.iter().find_map(|certificate| {
@@ -363,7 +363,7 @@ fn pem(path: &Path) -> std::io::Result<String> {
     justitia_common::regular_file::read_text(path, MAX_BYTES)
 }
 
-/// The subject of a certificate: the common names of its subject, and its alternative names that are DNS names.
+/// The names of a certificate: its subject's common names, and its DNS names.
 fn certificate_names(certificate: &CertificateDer) -> Vec<String> {
     let Ok(found) = Certificate::from_der(certificate) else {
         return Vec::new();
