@@ -144,7 +144,7 @@ impl ClientEntry {
         self.clients.phase.load(Ordering::SeqCst) == LEAVING && self.may_stay()
     }
 
-    /// Must the connection's thread be woken at the server's end, even if its client stays?
+    /// Must the connection's thread be woken when the server ends? Not once its socket is shut down: that wakes it.
     pub(super) fn wants_to_know(&self) -> bool {
         match self.clients.phase.load(Ordering::SeqCst) {
             OPEN => true,

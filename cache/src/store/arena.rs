@@ -1,9 +1,9 @@
-//! The memory that blocks lie in: address space reserved once, backed by memory as it is used, in huge pages
-//! where the kernel has them, and returned to the kernel in the same pieces.
+//! The memory of blocks: address space that is reserved once, and backed by memory on use. It uses huge pages where the kernel
+//! has them, and returns memory to the kernel in the same units.
 //!
-//! It is a memfd, so that it can be handed to the next daemon. Kernels give memfds small pages unless asked for huge ones
-//! (`MADV_COLLAPSE`, Linux 6.1), with which a hit takes as long as in anonymous memory; with small ones it takes a quarter
-//! longer. Where a memfd cannot have them the memory is anonymous, and ends with the daemon.
+//! It is a memfd, so that it can be handed over to the next daemon. Kernels give memfds small pages unless asked for huge ones
+//! (`MADV_COLLAPSE`, Linux 6.1). With huge pages a hit is as fast as in anonymous memory; with small ones it takes a quarter
+//! longer. Where a memfd cannot have huge pages the memory is anonymous, and ends with the daemon.
 
 use crate::block::{BLOCK_SIZE, Block};
 use nix::libc;
@@ -28,18 +28,18 @@ pub(crate) struct Arena {
     /// The first block, at a multiple of [`HUGE`].
     first: NonNull<u8>,
     slots: u32,
-    /// To the thread that asks for huge pages; `None` where it could not be started.
+    /// The channel to the thread that asks for huge pages; `None` if it could not be started.
     collapser: OnceLock<Option<mpsc::Sender<Range<usize>>>>,
 }
 
-// SAFETY: the mapping belongs to the arena alone and is not tied to a thread; when a slot may be accessed is the contract of
-// the methods that access one.
+// SAFETY: the arena owns the mapping, which is not tied to a thread. The contracts of the methods tell when a slot may be
+// accessed.
 unsafe impl Send for Arena {}
-// SAFETY: as above: the methods that touch slots are unsafe and say when they may be called at the same time.
+// SAFETY: as above: methods that access slots are unsafe and tell when they may run concurrently.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Reserves address space for this many slots, rounded up to whole huge pages.
+    /// Reserves address space for `slots` slots, rounded up to whole huge pages.
     pub(crate) fn reserve(slots: u32) -> io::Result<Self> {
         let (slots, bytes) = rounded(slots)?;
         let file = match has_huge_memfds() {
@@ -49,8 +49,8 @@ impl Arena {
         Ok(Self::of(Mapping::new(file, bytes)?, slots))
     }
 
-    /// The memory of an earlier arena, with what is in it; `file` was [checked](check_arena). What of it lies behind
-    /// this many slots is given up.
+    /// Takes over the memory of an earlier arena, with its content. `file` was [checked](check_arena). Memory behind `slots`
+    /// slots is given up.
     pub(crate) fn adopt(file: File, slots: u32) -> io::Result<Self> {
         let (slots, bytes) = rounded(slots)?;
         let len = u64::try_from(bytes).map_err(io::Error::other)?;
@@ -78,8 +78,8 @@ impl Arena {
         self.map.file()
     }
 
-    /// Slots that are in use now; from `slots.start` on they were not before. Memory that is a memfd gets huge pages for them,
-    /// by a thread of its own: that takes milliseconds.
+    /// Notes that these slots are newly in use. If the memory is a memfd, a separate thread asks for huge pages for them, which
+    /// takes milliseconds.
     pub(crate) fn used(&self, slots: Range<u32>) {
         if self.file().is_none() {
             return;
@@ -93,7 +93,7 @@ impl Arena {
                 .name("arena-huge".into())
                 .spawn(move || {
                     for range in receive {
-                        // Small pages serve as well.
+                        // On failure small pages remain.
                         let _ = map.collapse(range);
                     }
                 })
@@ -125,8 +125,8 @@ impl Arena {
     /// If the part does not lie inside the block.
     pub(crate) unsafe fn read(&self, slot: u32, at: usize, to: &mut [u8]) {
         assert!(at <= BLOCK_SIZE && to.len() <= BLOCK_SIZE - at);
-        // SAFETY: the source lies inside the slot (asserted) and is not written (the caller's promise); a
-        // mutable slice cannot overlap the arena, which hands none out.
+        // SAFETY: the source lies inside the slot (asserted) and is not written (the caller's promise). A mutable slice cannot
+        // overlap the arena, which hands none out.
         unsafe { std::ptr::copy_nonoverlapping(self.at(slot).add(at), to.as_mut_ptr(), to.len()) };
     }
 
@@ -135,8 +135,8 @@ impl Arena {
     /// # Safety
     /// The slot is not read or written by others meanwhile.
     pub(crate) unsafe fn write(&self, slot: u32, from: &Block) {
-        // SAFETY: the target is the slot, which no other thread accesses (the caller's promise); a slice from
-        // outside cannot overlap the arena.
+        // SAFETY: the target is the slot, which no other thread accesses (the caller's promise). A slice from outside cannot
+        // overlap the arena.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.at(slot), BLOCK_SIZE) };
     }
 
@@ -145,7 +145,7 @@ impl Arena {
     /// # Safety
     /// The slots differ; `from` is not written, and `to` not read or written by others meanwhile.
     pub(crate) unsafe fn copy(&self, from: u32, to: u32) {
-        // SAFETY: two different slots do not overlap; the rest is the caller's promise.
+        // SAFETY: two different slots do not overlap; the caller promises the rest.
         unsafe { std::ptr::copy_nonoverlapping(self.at(from), self.at(to), BLOCK_SIZE) };
     }
 
@@ -173,13 +173,13 @@ impl Arena {
             return Ok(());
         }
         let first = self.at(huge.start * HUGE_SLOTS).cast();
-        // SAFETY: the range lies inside the mapping (asserted); the caller needs nothing of it.
+        // SAFETY: the range lies inside the mapping (asserted); the caller needs none of its content.
         unsafe { madvise(first, count * HUGE, Advice::LinuxDontNeed) }?;
         Ok(())
     }
 }
 
-/// Whole huge pages for this many slots: slots, and bytes.
+/// Rounds slots up to whole huge pages. Returns slots, and bytes.
 fn rounded(slots: u32) -> io::Result<(u32, usize)> {
     let slots = slots.max(1).next_multiple_of(HUGE_SLOTS);
     let bytes = usize::try_from(slots).ok();
@@ -194,7 +194,7 @@ const HUGE: usize = 2 << 20;
 
 /// Mapped memory that begins at a multiple of [`HUGE`].
 pub(super) struct Mapping {
-    /// What was mapped.
+    /// The start of the whole mapping.
     map: NonNull<c_void>,
     map_bytes: usize,
     first: NonNull<u8>,
@@ -202,13 +202,13 @@ pub(super) struct Mapping {
     file: Option<File>,
 }
 
-// SAFETY: the mapping is not tied to a thread; it hands no reference to its memory out.
+// SAFETY: the mapping is not tied to a thread, and hands out no reference to its memory.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `bytes` of a memfd that cannot shrink, or anonymous memory. They are a multiple of [`HUGE`].
+    /// Maps the first `bytes` of a memfd that cannot shrink, or anonymous memory. `bytes` is a multiple of [`HUGE`].
     pub(super) fn new(file: Option<File>, bytes: usize) -> io::Result<Self> {
         let map_bytes = bytes.checked_add(HUGE).ok_or(io::ErrorKind::OutOfMemory)?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::NORESERVE);
@@ -234,8 +234,8 @@ impl Mapping {
                 unsafe { mmap(at, bytes, access, flags, file, 0) }?;
             }
             None => {
-                // SAFETY: the range lies inside the mapping; the advice changes no content. A kernel without huge
-                // pages refuses it, and small pages serve as well.
+                // SAFETY: the range lies inside the mapping; the advice changes no content. A kernel without huge pages refuses
+                // it; small pages remain.
                 let _ = unsafe { madvise(at, bytes, Advice::LinuxHugepage) };
             }
         }
@@ -250,7 +250,7 @@ impl Mapping {
         self.file.as_ref()
     }
 
-    /// Asks for huge pages for these ones, of the pages that are there.
+    /// Asks the kernel to collapse the pages of this range to huge pages.
     fn collapse(&self, huge: Range<usize>) -> io::Result<()> {
         let end = huge.end.min(self.bytes / HUGE);
         let count = end.saturating_sub(huge.start);
@@ -268,7 +268,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's, and no reference to it is left. It cannot fail for a whole mapping.
+        // SAFETY: this owns the mapping, and no reference to it remains. It cannot fail for a whole mapping.
         let _ = unsafe { munmap(self.map.as_ptr(), self.map_bytes) };
     }
 }
@@ -282,10 +282,10 @@ pub(crate) fn memfd(bytes: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// Is it a memfd whose mapping stays valid, and which can be written?
+/// Checks that it is a writable memfd whose mapping stays valid.
 ///
 /// # Errors
-/// When not, and why.
+/// The reason if it is not.
 pub(crate) fn check_arena(file: &File) -> io::Result<()> {
     let seals =
         fcntl_get_seals(file).map_err(|_| invalid("a memfd", "a descriptor of another kind"))?;
@@ -301,7 +301,7 @@ pub(crate) fn check_arena(file: &File) -> io::Result<()> {
             "one whose seals forbid that",
         ));
     }
-    // Pages of hugetlbfs may be missing when they are touched.
+    // An access to hugetlbfs may fail for want of pages.
     let of = rustix::fs::fstatfs(file)?.f_type;
     if of != TMPFS {
         return Err(invalid(
@@ -321,7 +321,7 @@ fn invalid(expected: &str, found: &str) -> io::Error {
     )
 }
 
-/// Can memory that is a memfd have huge pages, here and now, or has no memory any? Asked once.
+/// Can memfds have huge pages here? Also `true` if no memory can. Tested once.
 pub(crate) fn has_huge_memfds() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {
@@ -340,7 +340,7 @@ fn probe() -> io::Result<()> {
     // SAFETY: the byte lies inside the mapping, which has no other user.
     unsafe { mapping.first().write_volatile(1) };
     match mapping.collapse(0..1) {
-        // There may be no huge page at this moment.
+        // No huge page is free right now.
         Err(e)
             if matches!(
                 e.raw_os_error(),
@@ -357,7 +357,7 @@ fn probe() -> io::Result<()> {
     }
 }
 
-/// Has anonymous memory no huge pages either?
+/// Are huge pages off for anonymous memory, too?
 fn anonymous_has_none() -> bool {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     enabled.is_ok_and(|text| text.contains("[never]"))
@@ -407,7 +407,7 @@ mod tests {
         }
     }
 
-    /// Processor time of a copy of 4 KiB at random, nanoseconds, of each of these arenas in turn.
+    /// Processor time of a random copy of 4 KiB, nanoseconds, for each of these arenas in turn.
     fn copies(arenas: &[Arena], slots: u32) -> Vec<f64> {
         let mut random = crate::testing::Random::new(7);
         let mut out = [0; BLOCK_SIZE];

@@ -1,9 +1,8 @@
-//! The memory store: slots, the pools that they belong to, and which are free.
+//! The memory store: slots, their pools, and free slots.
 //!
-//! A pool takes slots in small batches and keeps what is freed for its next puts, so that neither touches
-//! anything that pools share. Slots, not larger extents, belong to pools: blocks of different pools may be
-//! neighbours in a huge page, a pool of any entitlement gets exactly that, and nothing is ever compacted to
-//! move slots from one pool to another; only a shrinking store moves blocks.
+//! A pool takes slots in small batches and keeps freed ones for its next puts, so that neither touches shared state. Pools own
+//! slots, not larger extents: blocks of different pools may be neighbours in a huge page. So a pool of any entitlement gets
+//! exactly that, and no compaction moves slots between pools. Only a shrinking store moves blocks.
 
 use super::arena::{Arena, HUGE_SLOTS};
 use super::list::{FreeList, Links};
@@ -17,14 +16,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Slots whose records are allocated together (16 MiB of blocks).
 const CHUNK: usize = 4096;
 
-/// Slots for which huge pages are asked for together (16 MiB).
+/// The unit of requests for huge pages, slots (16 MiB).
 const GROUP: u32 = 4096;
 
-/// Stacks of free slots. A pool begins at its own and looks at the others when that is empty.
+/// The number of stacks of free slots. A pool starts at its own, and tries the others when that is empty.
 const STACKS: usize = 16;
 
-/// 20 bytes a slot. The key is set by the slot's owner and read under the lock of the shard that names the
-/// slot; the rest belongs to the holder of the list that the slot is in.
+/// 20 bytes a slot. The slot's owner sets the key; it is read under the lock of the shard that names the slot. The rest belongs
+/// to the holder of the slot's list.
 struct Chunk {
     keys: Box<[AtomicU64]>,
     links: Box<[[AtomicU32; 3]]>,
@@ -34,14 +33,14 @@ const NEWER: usize = 0;
 const OLDER: usize = 1;
 const META: usize = 2;
 
-/// What is recorded of a slot: its pool's index (19 bits), whether its block was used again (1 bit), which of its two lists
-/// the slot is in (1 bit), and the time by the pool's clock when it came (11 bits).
+/// A slot's record: its pool's index (19 bits), whether its block was used again (1 bit), its list of the two (1 bit), and its
+/// time of arrival by the pool's clock (11 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotMeta {
     pub(crate) pool: u32,
     pub(crate) list: usize,
     pub(crate) time: u32,
-    /// The block was used after it was put, as far as the index does not count it, or the ghost list recalled it.
+    /// The block was used after it was put, apart from uses that the index counts; or the ghost list recalled it.
     pub(crate) reused: bool,
 }
 
@@ -65,7 +64,7 @@ pub(crate) struct MemoryStore {
 struct Stack(Ranked<FreeList, LEAF>);
 
 impl MemoryStore {
-    /// A store of `capacity` slots that can grow to `limit`; in the memory of an earlier one, if that is given.
+    /// A store of `capacity` slots that can grow to `limit`. It uses `memory`, the memory of an earlier store, if given.
     pub(crate) fn new(capacity: u32, limit: u32, memory: Option<File>) -> io::Result<Self> {
         let limit = limit.max(capacity);
         let arena = match memory {
@@ -82,7 +81,7 @@ impl MemoryStore {
         })
     }
 
-    /// Slots that may be used.
+    /// Usable slots.
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity.load(Ordering::Relaxed)
     }
@@ -92,7 +91,7 @@ impl MemoryStore {
         self.arena.slots()
     }
 
-    /// Changes the capacity. Slots beyond it are handed out no more; the caller moves the blocks out of those in use.
+    /// Changes the capacity. Slots beyond it are no longer handed out; the caller moves the blocks out of used ones.
     pub(crate) fn set_capacity(&self, slots: u32) {
         let mut fresh = self.fresh.lock();
         let old = self.capacity.swap(slots, Ordering::Relaxed);
@@ -111,7 +110,7 @@ impl MemoryStore {
         }
     }
 
-    /// Up to `count` free slots, from the stack of `near` first. Empty when there is none.
+    /// Takes up to `count` free slots, first from the stack of `near`. Empty when none is free.
     pub(crate) fn take(&self, near: u32, count: u32) -> FreeList {
         let start = usize::try_from(near).unwrap_or(0);
         for i in 0..STACKS {
@@ -129,7 +128,7 @@ impl MemoryStore {
             *fresh += 1;
         }
         drop(fresh);
-        // The groups of which all slots are handed out now: most of the memory is there.
+        // Only groups with all slots handed out: most of their memory is in use.
         let group = |slot: u32| slot / GROUP * GROUP;
         if first < end && group(first) < group(end) {
             self.arena.used(group(first)..group(end));
@@ -152,7 +151,7 @@ impl MemoryStore {
         }
     }
 
-    /// The store has these slots in use, and no others. It is new.
+    /// Sets the used slots of a new store.
     pub(crate) fn restored(&self, taken: &[bool]) {
         let end = taken
             .iter()
@@ -171,7 +170,7 @@ impl MemoryStore {
         stacked + self.capacity().saturating_sub(*self.fresh.lock())
     }
 
-    /// The first huge page that holds no slot of the capacity, and the end of those ever used.
+    /// The huge pages from the first without a usable slot to the end.
     pub(crate) fn huge_pages_beyond(&self) -> std::ops::Range<u32> {
         self.capacity().div_ceil(HUGE_SLOTS)..self.limit() / HUGE_SLOTS
     }

@@ -1,4 +1,4 @@
-//! Where blocks lie: memory and SSD.
+//! The stores of blocks: memory and SSD.
 
 mod arena;
 mod list;

@@ -1,4 +1,4 @@
-//! The device under the SSD store: a file or a block device, past the page cache.
+//! The device of the SSD store: a file or a block device, accessed with direct I/O.
 
 use super::transfer::{self, Overdue};
 use super::write_buffer::BlocksRead;
@@ -18,25 +18,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// For how long a device that is given up may take to answer: a queue of writes may be before it.
+/// The longest wait for an answer of a device that is being closed: a queue of writes may precede it.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the SSD store needs of its device. Offsets are multiples of the block size, buffers lie on pages.
+/// A device for the SSD store. Offsets are multiples of the block size, buffers are page-aligned.
 pub trait Device: Send + Sync {
-    /// Reads the blocks at these offsets, together, and waits for `patience` at most. What is read later goes into memory
-    /// that nobody else uses.
+    /// Reads the blocks at these offsets in one batch, and waits at most `patience`. A late read writes into memory that has no
+    /// other user.
     ///
     /// # Errors
-    /// When they have not been read by then. That a single block could not be read is in the result.
+    /// When the reads have not ended by then. The result has the errors of single blocks.
     fn read(&self, offsets: &[u64], patience: Duration) -> Result<BlocksRead, Overdue>;
-    /// Writes, together; one result for each.
+    /// Writes in one batch. Returns a result for each.
     fn write(&self, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>>;
-    /// The content is no longer needed. A hint.
+    /// Discards the content. A hint.
     ///
     /// # Errors
     /// What the device reports.
     fn discard(&self, off: u64, len: u64) -> io::Result<()>;
-    /// Makes the device large enough for this many bytes; how many of them it has room for.
+    /// Grows the device to this many bytes. Returns the number of bytes that it has room for.
     ///
     /// # Errors
     /// What the device reports.
@@ -47,19 +47,19 @@ pub trait Device: Send + Sync {
     }
 }
 
-/// A file or a block device, opened for this process alone. When it is dropped, a file is unlinked, and the blocks on a block
-/// device discarded, so that they cannot be read any more: if it carries the mark of an SSD store.
+/// A file or a block device, opened for this process alone. If it carries the mark of an SSD store, dropping this unlinks the
+/// file, or discards the blocks on the device, so that they cannot be read any more.
 pub struct FileDevice {
     pub(super) file: Arc<File>,
     pub(super) path: PathBuf,
     pub(super) regular: bool,
-    /// There was no file at the path.
+    /// This process has created the file.
     pub(super) made: bool,
     /// The mark was written.
     pub(super) marked: bool,
-    /// Bytes of blocks that may have been used.
+    /// Bytes of blocks that may have been written.
     pub(super) len: AtomicU64,
-    /// What an earlier daemon has left on it, once.
+    /// The preamble that an earlier daemon has left on it, until it is taken.
     pub(super) left: Mutex<Option<Preamble>>,
     /// It is left to the next daemon.
     pub(super) kept: AtomicBool,
@@ -77,13 +77,13 @@ impl Drop for FileDevice {
 }
 
 impl FileDevice {
-    /// Whether it answers a read within this time. Other calls have no limit: while the device hangs they do not return, and
-    /// the process cannot end.
+    /// Does it answer a read within this time? Other calls have no limit: while the device hangs they do not return, and the
+    /// process cannot end.
     pub(crate) fn answers(&self, patience: Duration) -> bool {
         transfer::read(&self.file, vec![0], patience).is_ok()
     }
 
-    /// Bytes of blocks that may be used, of `len`: all, unless a device has no room for the mark besides.
+    /// The usable bytes of blocks, of `len`: all, unless the device has no room for the mark besides.
     fn provide(&self, len: u64) -> io::Result<u64> {
         if self.regular {
             let end = len.saturating_add(MARK_BYTES);
@@ -104,7 +104,7 @@ impl FileDevice {
         Ok(usable)
     }
 
-    /// Removes a file, and the blocks on a device; nothing that is not ours.
+    /// Removes the file, or the blocks on a device, if they are ours.
     fn clear(&self) -> io::Result<()> {
         if self.kept.load(Ordering::SeqCst) {
             return Ok(());
@@ -115,7 +115,7 @@ impl FileDevice {
         if !self.marked {
             return Ok(());
         }
-        // A late read has the file, too: whoever asked the device for anything now would hang with it.
+        // A late read still has the file. Any further call to the device would then hang.
         if Arc::strong_count(&self.file) > 1 || !self.answers(ANSWER_PATIENCE) {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -124,14 +124,14 @@ impl FileDevice {
         }
         if content(&self.file, self.regular)? != Content::Marked {
             return Err(io::Error::other(
-                "somebody has written over the store's mark: nothing was removed",
+                "the store's mark was overwritten: nothing was removed",
             ));
         }
         if self.regular {
             return self.unlink();
         }
         match self.discard(0, self.len.load(Ordering::Relaxed)) {
-            // A device that cannot.
+            // The device does not support discards.
             Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(()),
             done => done,
         }
@@ -176,41 +176,42 @@ impl Device for FileDevice {
     }
 }
 
-// The mark of an SSD store: its first MiB. What does not carry it is not ours to delete, discard or write over.
+// The mark of an SSD store: its first MiB. A place without the mark is not ours, so it is never deleted, discarded or
+// overwritten.
 //
-// Each page says which one it is. So a file system, a partition table or a volume that is made on the device later
-// destroys the mark, wherever in the first MiB it writes. Behind the mark of the last page lies the preamble of what a daemon
-// has left for the next one; writing the mark voids it.
+// Each page has its number. So a file system, a partition table or a volume that is made on the device later destroys the mark,
+// wherever in the first MiB it writes. Behind the mark of the last page is the preamble of the blocks that a daemon has left
+// for the next one; writing the mark voids it.
 
 /// Bytes of the mark; blocks lie behind it.
 pub(super) const MARK_BYTES: u64 = 1 << 20;
 
 const TEXT: &[u8] = b"SSD store of `justitia cache`: nothing here is of use to anyone else\n";
 
-/// Where in the mark the preamble lies: in a sector behind that with the number of the last page.
+/// The preamble's offset in the mark: the sector behind that with the number of the last page.
 const PREAMBLE: usize = (1 << 20) - PAGE + 512;
 
-/// Places of a device that are looked at, besides its beginning and end, before it is taken for an empty one.
+/// The places of a device that are sampled, besides its beginning and end, before it counts as empty.
 const SAMPLES: u64 = 1024;
 
-/// What lies in a file or on a device that is to be an SSD store.
+/// The content of a file or device that is to become an SSD store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Nothing: a file of no bytes, or a device that is zero wherever it was looked at.
+    /// Nothing: an empty file, or a device that is zero at all sampled places.
     Nothing,
     /// The blocks of an SSD store.
     Marked,
-    /// Something that no SSD store has written.
+    /// Content that no SSD store has written.
     Foreign,
 }
 
-/// What lies in `file`?
+/// Examines the content of `file`.
 pub(super) fn content(file: &File, regular: bool) -> io::Result<Content> {
     let size = rustix::fs::seek(file, SeekFrom::End(0))?;
     if size == 0 {
         return Ok(Content::Nothing);
     }
-    // A file may be the beginning of one: its server was killed while it wrote the mark.
+    // A file may be an incomplete mark: its server was killed while it wrote the mark.
     let count = size.min(MARK_BYTES);
     let mut found = AlignedBuf::new(index(MARK_BYTES));
     let end = read(file, &mut found, 0)?;
@@ -231,13 +232,13 @@ pub(super) fn content(file: &File, regular: bool) -> io::Result<Content> {
     })
 }
 
-/// Makes `file` ours: durably, before anything else is written to it.
+/// Writes the mark to `file`, durably, before any other write.
 pub(super) fn write(file: &File) -> io::Result<()> {
     file.write_all_at(&mark(), 0)?;
     file.sync_data()
 }
 
-/// What a daemon has left on a store, which must carry the mark; `None` when that is nothing, or cannot be used.
+/// The preamble that a daemon has left on a marked store. `None` when there is none, or it cannot be used.
 pub(super) fn left(file: &File) -> io::Result<Option<Preamble>> {
     let mut page = AlignedBuf::new(PAGE);
     let at = MARK_BYTES - PAGE_BYTES;
@@ -248,13 +249,13 @@ pub(super) fn left(file: &File) -> io::Result<Option<Preamble>> {
     let preamble = Preamble::decode(found);
     if preamble.is_none() && found.iter().any(|byte| *byte != 0) {
         tracing::warn!(
-            "the blocks on the SSD store are not used again: another version has left them, or what says which they are is damaged"
+            "the blocks on the SSD store are not used again: another version has left them, or their list is damaged"
         );
     }
     Ok(preamble)
 }
 
-/// Says, durably, what is left on the store.
+/// Writes the preamble of left blocks, durably.
 pub(super) fn leave(file: &File, preamble: &Preamble) -> io::Result<()> {
     let mark = mark();
     let mut page = AlignedBuf::new(PAGE);
@@ -275,7 +276,7 @@ fn mark() -> AlignedBuf {
     mark
 }
 
-/// Is the device zero at its end and at places all over it?
+/// Is the device zero at its end and at sampled places?
 fn is_zero(file: &File, size: u64) -> io::Result<bool> {
     let page = u64::try_from(PAGE).map_err(io::Error::other)?;
     let pages = size / page;
@@ -291,7 +292,7 @@ fn is_zero(file: &File, size: u64) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Reads until `buf` is full or the file ends; how many bytes that were.
+/// Reads until `buf` is full or the file ends. Returns the number of bytes.
 fn read(file: &File, buf: &mut [u8], off: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buf.len() {
@@ -310,14 +311,14 @@ fn index(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-// Taking a file or a block device as SSD store: one that was ours, or an empty one.
+// Opening a file or a block device as SSD store: a store of ours, or an empty place.
 
-/// What becomes of a file or a device that holds something that no SSD store has written.
+/// The treatment of a file or device with content that no SSD store has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
     /// It is refused.
     Refuse,
-    /// It is lost.
+    /// It is overwritten.
     Overwrite,
 }
 
@@ -332,10 +333,10 @@ impl Foreign {
 }
 
 impl FileDevice {
-    /// Takes what lies at `path`, or makes a file there, for `len` bytes of blocks.
+    /// Opens the file or device at `path`, or makes a file there, for `len` bytes of blocks.
     ///
     /// # Errors
-    /// If it cannot be opened, is in use, is not what `foreign` allows, or has not the room.
+    /// If it cannot be opened, is in use, has content that `foreign` does not allow, or is too small.
     pub fn open(path: &Path, len: u64, foreign: Foreign) -> io::Result<Self> {
         let path = place(path)?;
         let (file, made) = open_or_make(&path)?;
@@ -350,11 +351,11 @@ impl FileDevice {
             kept: AtomicBool::new(false),
         };
         take_locks(&device.file, false).map_err(io::Error::other)?;
-        // It is locked, and from here on a file that was made is removed again.
+        // The file is locked. From here on an error removes a file that was made.
         device.made = made;
-        // What lies there without the mark was not left by a daemon, whatever it looks like.
+        // Content without the mark was not left by a daemon, whatever it looks like.
         if check(&device.file, foreign)? == Content::Marked {
-            // Valid once: what is read here is void, durably, before anything of the store is used.
+            // The preamble is valid once: it is voided, durably, before the store is used.
             *device.left.get_mut() = left(&device.file)?;
             // An earlier store on the device may have been larger.
             if !device.regular {
@@ -369,10 +370,10 @@ impl FileDevice {
     }
 }
 
-/// May what lies at `path` be taken as SSD store, and if nothing does, may a file be made there? Changes nothing.
+/// Checks that `path` may become an SSD store, or that a file may be made there. Changes nothing.
 ///
 /// # Errors
-/// When not, and why.
+/// The reason if it may not.
 pub(crate) fn check_place(path: &Path, foreign: Foreign) -> io::Result<()> {
     let path = place(path)?;
     match open(&path, OFlags::RDONLY | OFlags::DIRECT) {
@@ -382,8 +383,7 @@ pub(crate) fn check_place(path: &Path, foreign: Foreign) -> io::Result<()> {
     }
 }
 
-/// The place that `path` names, in a directory that no other user writes. A link leads to a block device only, as those in
-/// `/dev/disk` do.
+/// Resolves `path`, in a directory that no other user writes. A link may only lead to a block device, as in `/dev/disk`.
 fn place(path: &Path) -> io::Result<PathBuf> {
     check_directory(path)?;
     match std::fs::symlink_metadata(path) {
@@ -409,7 +409,7 @@ fn place(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Checks that a regular file, which is at `path` or will be made there, does not lie among the devices: it would be in memory.
+/// Checks that a regular file at `path` would not be below `/dev`: it would be in memory.
 fn check_is_no_device_name(path: &Path) -> io::Result<()> {
     let directory = std::fs::canonicalize(directory_of(path))?;
     if directory.starts_with("/dev") && !directory.starts_with("/dev/shm") {
@@ -449,7 +449,7 @@ fn open(path: &Path, flags: OFlags) -> rustix::io::Result<File> {
     }
 }
 
-/// The file or device; and whether it was made.
+/// Opens the file or device, or makes a file. Returns whether it was made.
 fn open_or_make(path: &Path) -> io::Result<(File, bool)> {
     let flags = OFlags::RDWR | OFlags::DIRECT;
     let block = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_block_device());
@@ -465,7 +465,7 @@ fn open_or_make(path: &Path) -> io::Result<(File, bool)> {
     }
 }
 
-/// May this be taken? What lies there.
+/// Checks that the file may become an SSD store. Returns its content.
 fn check(file: &File, foreign: Foreign) -> io::Result<Content> {
     let found = file.metadata()?;
     let kind = found.file_type();
@@ -492,7 +492,7 @@ fn invalid(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-/// Blocks of all VMs go into the file: other users must not read it.
+/// The file contains blocks of all VMs, so other users must not read it.
 fn check_owner(found: &Metadata) -> io::Result<()> {
     let ours = rustix::process::geteuid().as_raw();
     if found.uid() == ours && found.mode() & 0o077 == 0 {

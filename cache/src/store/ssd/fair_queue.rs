@@ -1,22 +1,21 @@
-//! What is written to the SSD next: start-time fair queueing (Goyal, Vin, Cheng: Start-time Fair Queuing, SIGCOMM 1996), one
-//! queue below another (section 3): first a VM is chosen by weight, then a pool of it. Everything that waits is a segment,
-//! so a grant is as many bytes for everybody.
+//! Orders writes to the SSD: start-time fair queueing (Goyal, Vin, Cheng: Start-time Fair Queuing, SIGCOMM 1996), hierarchical
+//! (section 3): first a VM is chosen by weight, then a pool of it. Every item is a segment, so all grants are of equal size.
 
 use justitia_share::{Queueing, VirtualTime, WaitQueue, Weight};
 use std::collections::{HashMap, VecDeque};
 
-/// Owners that are remembered without anything waiting, at least: what they had lately counts when they come back.
+/// The least number of remembered owners without a backlog: their recent service counts when they come back.
 const REMEMBERED: usize = 64;
 
-/// What waits, of one owner or of several.
+/// The waiting items of one owner or of several.
 pub(super) trait Backlog: Default {
-    /// What is waited for.
+    /// A waiting item.
     type Item;
 
-    /// How much waits.
+    /// The number of waiting items.
     fn len(&self) -> usize;
 
-    /// Takes what is next.
+    /// Takes the next item.
     fn pop(&mut self) -> Option<Self::Item>;
 }
 
@@ -32,13 +31,13 @@ impl<T> Backlog for VecDeque<T> {
     }
 }
 
-/// The backlogs of several owners, of which the next is chosen by weight.
+/// The backlogs of several owners. The next owner is chosen by weight.
 pub(super) struct FairQueue<Q> {
     owners: HashMap<u32, Owner<Q>>,
-    /// Those with a backlog, and perhaps some whose backlog was taken away.
+    /// Owners with a backlog, and perhaps some whose backlog was removed.
     ready: WaitQueue<u32>,
     len: usize,
-    /// The weights of those with a backlog together.
+    /// The total weight of owners with a backlog.
     weight: u64,
 }
 
@@ -61,8 +60,7 @@ impl<Q> Default for FairQueue<Q> {
 }
 
 impl<Q: Backlog> FairQueue<Q> {
-    /// The part of `total` that an owner of this weight may have waiting: by weight among those that have something
-    /// waiting, and itself.
+    /// The part of `total` that an owner of this weight may have waiting: by weight among the owners with a backlog and itself.
     pub(super) fn part(&self, owner: u32, weight: Weight, total: usize) -> usize {
         let own = self.owners.get(&owner).filter(|o| o.backlog.len() > 0);
         let others = self.weight - own.map_or(0, |own| own.weight.get());
@@ -71,12 +69,12 @@ impl<Q: Backlog> FairQueue<Q> {
         total.saturating_mul(weight) / all
     }
 
-    /// What waits of an owner.
+    /// The backlog of an owner.
     pub(super) fn backlog(&self, owner: u32) -> Option<&Q> {
         self.owners.get(&owner).map(|owner| &owner.backlog)
     }
 
-    /// Changes what waits of an owner, whose weight is this from now on.
+    /// Changes an owner's backlog, and sets its weight.
     pub(super) fn change<R>(
         &mut self,
         id: u32,
@@ -100,7 +98,7 @@ impl<Q: Backlog> FairQueue<Q> {
         result
     }
 
-    /// Makes room for an owner that is not known: of those that wait for nothing, none is remembered.
+    /// Makes room for an unknown owner, by forgetting the owners without a backlog.
     fn forget_idle(&mut self, newcomer: u32) {
         let most = REMEMBERED.max(2 * self.ready.len());
         if self.owners.len() >= most && !self.owners.contains_key(&newcomer) {
@@ -109,7 +107,7 @@ impl<Q: Backlog> FairQueue<Q> {
     }
 }
 
-/// The weight that an owner has among those with a backlog.
+/// The weight of an owner, if it has a backlog.
 fn counted<Q: Backlog>(owner: &Owner<Q>) -> u64 {
     match owner.backlog.len() {
         0 => 0,
@@ -117,7 +115,7 @@ fn counted<Q: Backlog>(owner: &Owner<Q>) -> u64 {
     }
 }
 
-/// An owner with a backlog waits for its turn, once.
+/// Queues an owner with a backlog for its turn, once.
 fn make_ready<Q: Backlog>(ready: &mut WaitQueue<u32>, id: u32, owner: &mut Owner<Q>) {
     if owner.backlog.len() > 0 && !owner.is_ready {
         owner.is_ready = true;
@@ -167,7 +165,7 @@ mod tests {
         queue.change(owner, weight(w), |waiting| waiting.push_back(owner));
     }
 
-    /// How much each of them gets in so many grants, when all always have two waiting.
+    /// The number of grants of each owner, of `grants`, when all always have two items waiting.
     fn saturated(weights: &[u64], grants: usize) -> Vec<u64> {
         let mut queue = Flat::default();
         let all = (0..).zip(weights);

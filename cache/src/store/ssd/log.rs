@@ -1,4 +1,4 @@
-//! A pool's part of the SSD store.
+//! A pool's log in the SSD store.
 
 use super::store::SsdStore;
 use super::store::{EXTENT_SLOTS, FREE, SEALED};
@@ -9,16 +9,16 @@ use crate::store::list::{Links, List, NIL};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The extents of a pool: one that is being filled, and the others from newest to oldest.
+/// The extents of a pool: an open one, which is being filled, and the others from newest to oldest.
 #[derive(Default)]
 pub(crate) struct SsdLog {
     open: Option<Open>,
     pub(super) sealed: List,
-    /// Extents that were opened so far.
+    /// The number of extents opened so far.
     pub(super) opened: u32,
-    /// Blocks that may be reinserted: as many as came, a turn of the log at most.
+    /// The number of blocks that may be reinserted: that of inserted blocks, at most a turn of the log.
     reinsertable: u64,
-    /// The pool is being destroyed: nothing is admitted.
+    /// The pool is being destroyed: no block is admitted.
     pub(crate) closed: bool,
 }
 
@@ -30,7 +30,7 @@ struct Open {
 
 /// The result of a put.
 pub(crate) enum Append {
-    /// It has this slot.
+    /// The block's slot.
     Done(u32),
     /// No extent is free.
     Full,
@@ -39,24 +39,25 @@ pub(crate) enum Append {
 }
 
 impl SsdLog {
-    /// Extents of the pool.
+    /// The number of the pool's extents.
     pub(crate) fn len(&self) -> u32 {
         self.sealed.len() + u32::from(self.open.is_some())
     }
 
-    /// Extents that were opened since that of a slot of this log.
+    /// The number of extents opened since that of a slot of this log.
     pub(crate) fn age(&self, ssd: &SsdStore, slot: u32) -> u32 {
         let extent = ssd.extent(slot / EXTENT_SLOTS);
         self.opened
             .wrapping_sub(extent.opened.load(Ordering::SeqCst))
     }
 
-    /// May a block be written again? As many may as others were written, so reinsertion at most doubles the device's writes.
+    /// May a block be reinserted? The limit is the number of other inserted blocks, so reinsertion at most doubles the device's
+    /// writes.
     pub(crate) const fn may_reinsert(&self) -> bool {
         self.reinsertable > 0
     }
 
-    /// A block was written, again if it is `reinserted`. `turn` is the pool's part of the store, blocks.
+    /// Counts an inserted or `reinserted` block. `turn` is the pool's share of the store, blocks.
     pub(crate) fn count_insertion(&mut self, reinserted: bool, turn: u64) {
         self.reinsertable = match reinserted {
             true => self.reinsertable.saturating_sub(1),
@@ -64,7 +65,7 @@ impl SsdLog {
         };
     }
 
-    /// Slots that are left of the extent that is being filled.
+    /// The free slots of the open extent.
     pub(crate) fn room(&self) -> u32 {
         self.open
             .as_ref()
@@ -77,8 +78,8 @@ impl SsdLog {
         (next + 1).is_multiple_of(SEGMENT_SLOTS)
     }
 
-    /// Takes the next slot for a block; also returns whether an extent was opened for it. The slot is
-    /// the caller's until it is in the index, or returned with [`SsdStore::free`].
+    /// Takes the next slot for a block; also returns whether that opened an extent. The caller owns the slot until it is in the
+    /// index, or returned with [`SsdStore::free`].
     pub(crate) fn append(
         &mut self,
         ssd: &SsdStore,
@@ -130,8 +131,8 @@ impl SsdLog {
         (Append::Done(slot), opened)
     }
 
-    /// Empties the oldest extents until `want` are free or on their way to it; returns how many are free, and
-    /// how many blocks were evicted.
+    /// Empties the oldest extents until `want` are free or about to be. Returns how many are free, and how many blocks were
+    /// evicted.
     pub(crate) fn evict(&mut self, ssd: &SsdStore, index: &Index, want: u32) -> (u32, u32) {
         let (mut freed, mut evicted) = (0, 0);
         let mut at = self.sealed.oldest();
@@ -143,7 +144,7 @@ impl SsdLog {
             freed += u32::from(self.release(ssd, at, false));
             at = next;
         }
-        // Nothing else is left but the extent that is being filled.
+        // Only the open extent remains.
         if looked < want
             && let Some(extent) = self.open.as_ref().map(|o| o.extent)
         {
@@ -154,7 +155,7 @@ impl SsdLog {
         (freed, evicted)
     }
 
-    /// Empties one extent, wherever it is in the log, and retires it. `true` when that is done.
+    /// Empties one extent, anywhere in the log, and retires it. Returns `true` when that is done.
     pub(crate) fn evict_extent(&mut self, ssd: &SsdStore, index: &Index, extent: u32) -> bool {
         ssd.empty(index, extent);
         if self.open.as_ref().is_some_and(|o| o.extent == extent) {
@@ -175,8 +176,7 @@ impl SsdLog {
         all
     }
 
-    /// Ends the extent that is being filled. Its last segment goes to the device only if something in it is
-    /// still a block, or just being made one.
+    /// Closes the open extent. Its last segment is written only if a slot of it is in the index, or is just being added.
     pub(super) fn seal(&mut self, ssd: &SsdStore) {
         let Some(open) = self.open.take() else {
             return;
@@ -192,8 +192,8 @@ impl SsdLog {
         self.sealed.push(ssd, open.extent);
     }
 
-    /// Frees an extent of this log if nothing is in it and nothing on its way. `true` when it is free; with `discard` it is
-    /// anybody's again once the device was told ([`SsdStore::discard_retired`]), which this does not wait for.
+    /// Frees an extent of this log if it has no blocks and no pending writes. Returns `true` when it is free. With `discard` it
+    /// becomes usable only after the discard ([`SsdStore::discard_retired`]), which this does not wait for.
     pub(crate) fn release(&mut self, ssd: &SsdStore, extent: u32, discard: bool) -> bool {
         let e = ssd.extent(extent);
         if e.state.load(Ordering::SeqCst) != SEALED
@@ -238,8 +238,8 @@ impl SsdStore {
         evicted
     }
 
-    /// Takes segments of an extent back that wait for the device with nothing in them any more: a pool that is written
-    /// seldom, for its weight, would wait for them long. Call under the lock of the extent's log.
+    /// Withdraws queued segments of an extent that have no blocks any more: a pool of low weight could wait long for their
+    /// writes. Call it under the lock of the extent's log.
     fn withdraw_dead(&self, extent: u32) {
         let e = self.extent(extent);
         if e.pending.load(Ordering::SeqCst) == 0 {
@@ -257,8 +257,8 @@ impl SsdStore {
         }
     }
 
-    /// Removes a slot's block from the index; `true` when the slot is the caller's now. Not once the store is
-    /// closed: its blocks are swept out, and the location may be a block of the next store already.
+    /// Removes a slot's block from the index. Returns `true` when the caller owns the slot now. It does nothing once the store
+    /// is closed: its blocks are swept out, and the location may already belong to the next store.
     pub(crate) fn unindex(&self, index: &Index, slot: u32) -> bool {
         let location = Location::ssd(slot);
         let mut entry = index.lock(self.key(slot));
@@ -269,7 +269,7 @@ impl SsdStore {
         true
     }
 
-    /// Frees a slot; called by its owner. `true` when its extent may be free now.
+    /// Frees a slot; its owner calls it. Returns `true` when its extent may be free now.
     pub(crate) fn free(&self, slot: u32) -> bool {
         let bit = 1 << (slot % EXTENT_SLOTS);
         let e = self.extent(slot / EXTENT_SLOTS);

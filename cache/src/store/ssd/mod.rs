@@ -1,16 +1,16 @@
 //! The SSD store: a log of extents for each pool (the paper's section 4.2, asynchronous puts, synchronous
 //! gets).
 //!
-//! A pool fills one extent (256 KiB) from its beginning to its end, in segments of 64 KiB that two writer
-//! threads put on the device, each up to sixteen together, by the weights of VMs and pools; until a segment has
-//! arrived its blocks are read from memory. Extents are evicted whole, oldest first. An extent is given to another
-//! pool only when none of its blocks is in the index and no write to it is under way.
+//! A pool fills one extent (256 KiB) from its beginning to its end, in segments of 64 KiB. Two writer threads write up to
+//! sixteen segments in one batch, by the weights of VMs and pools. Until a segment is written, its blocks are read from memory.
+//! Extents are evicted whole, oldest first. An extent goes to another pool only when none of its blocks is in the index and no
+//! write to it is pending.
 //!
-//! The first MiB of the file or device is a mark, by which a store is told from everything else.
+//! The first MiB of the file or device is a mark that identifies an SSD store.
 //!
-//! Checksums cover the block's key, too, with a secret seed, so that what another block or another VM left on the
-//! device never passes for the one that was put. Every start has its own seed, but for one that takes what the last daemon
-//! has left, and with it the seed.
+//! Checksums also cover the block's key, with a secret seed. So content that another block or another VM has left on the device
+//! never passes for the cached block. Every start has a new seed, unless it restores the last daemon's blocks, and with them
+//! its seed.
 
 mod device;
 mod fair_queue;

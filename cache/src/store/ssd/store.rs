@@ -1,4 +1,4 @@
-//! The store: its device, its extents, whether it works.
+//! The store: its device, its extents and its state.
 
 use super::device::Device;
 use super::transfer::{READ_PATIENCE, Stall};
@@ -22,38 +22,38 @@ pub(crate) struct SsdStore {
     pub(super) device: Box<dyn Device>,
     pub(super) chunks: Box<[OnceLock<Chunk>]>,
     pub(super) free: Ranked<Free, LEAF>,
-    /// Extents that no pool has, and that are free once the device was told.
+    /// Extents without a pool that become free after their discard.
     retired: Ranked<Vec<u32>, LEAF>,
-    /// Extents that may be used.
+    /// The number of usable extents.
     pub(super) capacity: AtomicU32,
-    /// What lies beyond a new end is not dropped yet.
+    /// Blocks beyond a new end are not dropped yet.
     shrinks: AtomicBool,
     pub(super) write_buffer: WriteBuffer,
     stall: Stall,
-    /// Threads that write.
+    /// The number of writer threads.
     writers: AtomicUsize,
     pub(super) seed: u64,
     pub(super) closed: AtomicBool,
     pub(super) failure: Ranked<Option<String>, LEAF>,
     pub(super) errors: AtomicU64,
     errors_in_a_row: AtomicU32,
-    /// By block.
+    /// The mean time of a written block.
     pub(super) writes: Ranked<Mean, LEAF>,
-    /// Dropped last: after the device has given its file up.
+    /// Dropped last, after the device has closed its file.
     device_in_use: Arc<()>,
 }
 
 #[derive(Default)]
 pub(super) struct Free {
     pub(super) stack: FreeList,
-    /// From here on extents have never been used.
+    /// Extents from this one on were never used.
     pub(super) fresh: u32,
-    /// Those beyond the capacity, for when the store grows again.
+    /// Extents beyond the capacity, kept for later growth.
     pub(super) beyond: Vec<u32>,
 }
 
-/// How many times larger a store can become without being opened anew. All that costs is a place for each chunk that may
-/// come, at most 128 bytes for 16 MiB of blocks.
+/// The factor by which a store can grow without being opened anew. It costs a place for each possible chunk: at most 128 bytes
+/// for 16 MiB of blocks.
 const GROWTH: u32 = 8;
 const _: () = assert!(size_of::<OnceLock<Chunk>>() <= 128);
 
@@ -83,12 +83,12 @@ impl SsdStore {
         }
     }
 
-    /// Counts no owner once the device has given its file up.
+    /// A reference that is dead once the device has closed its file.
     pub(crate) fn device_in_use(&self) -> Weak<()> {
         Arc::downgrade(&self.device_in_use)
     }
 
-    /// Threads that write: without any, others do.
+    /// Sets the number of writer threads; without any, other threads write.
     pub(crate) fn set_writers(&self, writers: usize) {
         self.writers.store(writers, Ordering::Relaxed);
     }
@@ -97,7 +97,8 @@ impl SsdStore {
         self.writers.load(Ordering::Relaxed) > 0
     }
 
-    /// Does something lie beyond a new end? Eviction frees little that may be used then, and much is evicted anyway.
+    /// Are there blocks beyond a new end? Then puts must not evict: eviction would free few usable slots, and many blocks are
+    /// evicted anyway.
     pub(crate) fn shrinks(&self) -> bool {
         self.shrinks.load(Ordering::SeqCst)
     }
@@ -106,7 +107,7 @@ impl SsdStore {
         self.shrinks.store(shrinks, Ordering::SeqCst);
     }
 
-    /// Slots that may be used.
+    /// The number of usable slots.
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity.load(Ordering::SeqCst) * EXTENT_SLOTS
     }
@@ -117,7 +118,7 @@ impl SsdStore {
             * u64::from(EXTENT_SLOTS)
     }
 
-    /// Heap bytes, blocks on their way not counted.
+    /// Heap bytes, without the write buffer.
     pub(crate) fn bytes(&self) -> usize {
         let used = self.chunks.iter().filter(|c| c.get().is_some()).count();
         let slots = CHUNK * usize::try_from(EXTENT_SLOTS).unwrap_or(0);
@@ -129,7 +130,7 @@ impl SsdStore {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Closes the store; `false` when it was already. Its blocks must then be swept out of the index.
+    /// Closes the store. Returns `false` when it was closed already. The caller must then sweep its blocks out of the index.
     pub(crate) fn close(&self, why: Option<String>) -> bool {
         let first = !self.closed.swap(true, Ordering::SeqCst);
         if first {
@@ -148,12 +149,12 @@ impl SsdStore {
         self.errors.load(Ordering::Relaxed)
     }
 
-    /// What a block that is written takes of the device, nanoseconds; 0 while that is not known.
+    /// The device time of a written block, nanoseconds; 0 while unknown.
     pub(crate) fn write_ns(&self) -> u64 {
         self.writes.lock().get().unwrap_or(0)
     }
 
-    /// Counts an error of the device; `true` when the store must be closed.
+    /// Counts an error of the device. Returns `true` when the store must be closed.
     pub(crate) fn failed(&self, error: &io::Error) -> bool {
         self.errors.fetch_add(1, Ordering::Relaxed);
         let row = self.errors_in_a_row.fetch_add(1, Ordering::Relaxed) + 1;
@@ -195,7 +196,7 @@ impl SsdStore {
         Key::from_raw(chunk.keys[i].load(Ordering::Relaxed))
     }
 
-    /// When the block of a slot was used last, as [`set_stamp`](Self::set_stamp) was told.
+    /// The time of the last use of a slot's block, as set by [`set_stamp`](Self::set_stamp).
     pub(crate) fn stamp(&self, slot: u32) -> u16 {
         let (chunk, i) = self.slot(slot);
         chunk.stamps[i].load(Ordering::Relaxed)
@@ -227,16 +228,16 @@ impl Links for SsdStore {
     }
 }
 
-// Extents that are free, and how many there may be.
+// Free extents and the capacity.
 
 impl SsdStore {
-    /// Is nothing on its way to the device?
+    /// Is no write pending?
     #[cfg(test)]
     pub(crate) fn settled(&self) -> bool {
         (0..self.free.lock().fresh).all(|e| self.extent(e).pending.load(Ordering::SeqCst) == 0)
     }
 
-    /// Blocks of an extent.
+    /// The number of an extent's blocks.
     #[cfg(test)]
     pub(crate) fn live(&self, extent: u32) -> u32 {
         self.extent(extent).live.load(Ordering::SeqCst).count_ones()
@@ -258,8 +259,8 @@ impl SsdStore {
         free.stack.len() > 0 || free.fresh < self.capacity.load(Ordering::SeqCst)
     }
 
-    /// A free extent, which is the pool's and open before the lock is released: a store that shrinks meanwhile either takes
-    /// it from the free ones or sees that it is in use.
+    /// Takes a free extent for the pool. It is open before the lock is released: a store that shrinks meanwhile either takes it
+    /// from the free ones or sees that it is in use.
     pub(super) fn take_extent(&self, pool: u32) -> Option<u32> {
         let mut free = self.free.lock();
         let extent = match free.stack.pop(self) {
@@ -285,13 +286,13 @@ impl SsdStore {
         }
     }
 
-    /// An extent whose content is to be discarded before it is anybody's again.
+    /// Marks an extent to be discarded before it is used again.
     pub(super) fn retire(&self, extent: u32) {
         self.retired.lock().push(extent);
     }
 
-    /// Tells the device that the content of the retired extents is not needed, of neighbours at once, and frees them. Hold no
-    /// lock: it may take long. A hint: what the device says does not matter.
+    /// Discards the retired extents, neighbours in one call, and frees them. Call it without locks: it may take long. It is a
+    /// hint, so errors are ignored.
     pub(crate) fn discard_retired(&self) {
         let mut retired = std::mem::take(&mut *self.retired.lock());
         retired.sort_unstable();
@@ -306,7 +307,7 @@ impl SsdStore {
         }
     }
 
-    /// Changes the capacity. Extents beyond it are handed out no more; returns those that were in use.
+    /// Changes the capacity. Extents beyond it are no longer handed out. Returns those that were in use.
     pub(crate) fn set_capacity(&self, bytes: u64) -> io::Result<std::ops::Range<u32>> {
         let new = extents(self.device.grow(bytes)?);
         let mut free = self.free.lock();
@@ -335,7 +336,7 @@ impl SsdStore {
     }
 }
 
-// Extents: their records, and the states that they go through.
+// Extents: their records and states.
 
 /// Slots of an extent: 256 KiB of blocks, one bit each in a word.
 pub(crate) const EXTENT_SLOTS: u32 = 64;
@@ -343,7 +344,7 @@ pub(crate) const EXTENT_SLOTS: u32 = 64;
 /// Extents whose records are allocated together (16 MiB of blocks).
 pub(super) const CHUNK: usize = 64;
 
-/// What an extent is doing. Changed under the lock of the log of its owner.
+/// States of an extent. Changed under the lock of its owner's log.
 pub(super) const FREE: u32 = 0;
 pub(super) const OPEN: u32 = 1;
 pub(super) const SEALED: u32 = 2;
@@ -352,39 +353,39 @@ pub(super) const SEALED: u32 = 2;
 pub(super) struct Chunk {
     pub(super) keys: Box<[AtomicU64]>,
     pub(super) sums: Box<[AtomicU32]>,
-    /// When the block was used last, by the clock of its pool.
+    /// The time of the block's last use, by the clock of its pool.
     pub(super) stamps: Box<[AtomicU16]>,
     pub(super) extents: Box<[Extent]>,
 }
 
 #[derive(Default)]
 pub(super) struct Extent {
-    /// A bit for each slot that is a block, or is being made or unmade one.
+    /// A bit for each slot that is in the index, or is being added or removed.
     pub(super) live: AtomicU64,
-    /// Advances whenever the extent is given away: a read that began before is void.
+    /// Advances whenever the extent changes its pool: earlier reads are void.
     pub(super) epoch: AtomicU32,
-    /// Segments on their way to the device.
+    /// The number of segments with pending writes.
     pub(super) pending: AtomicU32,
     pub(super) state: AtomicU32,
     pub(super) pool: AtomicU32,
-    /// Which of its pool's extents it is, counted as they were opened.
+    /// Its number among its pool's extents, in the order of opening.
     pub(super) opened: AtomicU32,
     pub(super) newer: AtomicU32,
     pub(super) older: AtomicU32,
 }
 
-/// Extents that any SSD store can have: its slots fit a place of the index.
+/// The most extents of an SSD store: its slots fit a location of the index.
 const LIMIT: u32 = MAX_SLOTS / EXTENT_SLOTS;
 
-/// Whole extents in this many bytes.
+/// The number of whole extents in `bytes`.
 pub(super) fn extents(bytes: u64) -> u32 {
     let extents = bytes / (u64::from(EXTENT_SLOTS) * BLOCK_BYTES);
     u32::try_from(extents).map_or(LIMIT, |e| e.min(LIMIT))
 }
 
-// Reads of blocks: from the write buffer, or from the device with their checksums compared.
+// Reads of blocks: from the write buffer, or from the device with their checksums verified.
 
-/// A block on the device that is about to be read.
+/// A block to read from the device.
 #[derive(Clone, Copy)]
 pub(crate) struct SsdReadRef {
     pub(crate) slot: u32,
@@ -398,28 +399,28 @@ impl SsdStore {
         self.stall.is_stalled()
     }
 
-    /// For how long a read has been overdue.
+    /// The time since a read became overdue.
     pub(crate) fn stalled_for(&self) -> Option<Duration> {
         self.stall.time()
     }
 
-    /// For how long the oldest write that is under way has been.
+    /// The time since the oldest pending write began.
     pub(crate) fn writing_for(&self) -> Option<Duration> {
         self.stall.write_time()
     }
 
-    /// Waits until a read is overdue, or a write takes long; `false` when the store has closed.
+    /// Waits until a read is overdue, or a write takes long. Returns `false` when the store has closed.
     pub(crate) fn wait_for_stall(&self) -> bool {
         self.stall.wait()
     }
 
-    /// What stands for a block's content and name: the low half of a keyed hash.
+    /// The checksum of a block's content and key: the low half of a keyed hash.
     pub(crate) fn sum(&self, key: Key, content: &Block) -> u32 {
         let sum = xxhash_rust::xxh3::xxh3_64_with_seed(content, key.hash(self.seed));
         u32::try_from(sum & u64::from(u32::MAX)).unwrap_or(0)
     }
 
-    /// Copies a part of a block that is not on the device yet. Call under the lock of its shard.
+    /// Copies a part of a block that is not yet on the device. Call it under the lock of its shard.
     pub(crate) fn read_buffered(&self, slot: u32, at: usize, piece: &mut [u8]) -> bool {
         let Some(segment) = self.write_buffer.find(slot) else {
             return false;
@@ -430,7 +431,7 @@ impl SsdStore {
         true
     }
 
-    /// What a read from the device needs. Call under the lock of the shard.
+    /// The reference for a read from the device. Call it under the lock of the shard.
     pub(crate) fn read_ref(&self, slot: u32) -> SsdReadRef {
         let (chunk, i) = self.slot(slot);
         let extent = self.extent(slot / EXTENT_SLOTS);
@@ -441,14 +442,14 @@ impl SsdStore {
         }
     }
 
-    /// Is the slot still what it was? Call under the lock of the shard, when the index names it.
+    /// Is the slot unchanged? Call it under the lock of the shard, when the index names it.
     pub(crate) fn is_current(&self, read_ref: SsdReadRef) -> bool {
         let extent = self.extent(read_ref.slot / EXTENT_SLOTS);
         extent.epoch.load(Ordering::SeqCst) == read_ref.epoch
     }
 
-    /// Reads blocks from the device, together, and checks their sums. `None` when the device does not answer, and at once
-    /// while it does not.
+    /// Reads blocks from the device in one batch, and verifies their checksums. `None` when the device does not answer in time;
+    /// at once while it is stalled.
     pub(crate) fn read(&self, read_refs: &[(Key, SsdReadRef)]) -> Option<BlocksRead> {
         if self.closed() || self.is_stalled() {
             return None;
@@ -463,7 +464,7 @@ impl SsdStore {
                 *result = Err(io::Error::new(
                     io::ErrorKind::InvalidData,
                     format!(
-                        "block {} of the SSD store is not what was put",
+                        "block {} of the SSD store has a wrong checksum",
                         read_ref.slot
                     ),
                 ));
@@ -478,7 +479,7 @@ impl SsdStore {
 
 // Writes of full segments to the device.
 
-/// Segments that a writer puts on the device together (1 MiB).
+/// The segments that a writer writes in one batch (1 MiB).
 const WRITE_BATCH: usize = 16;
 
 impl SsdStore {
@@ -495,7 +496,7 @@ impl SsdStore {
         self.write_buffer.waiting()
     }
 
-    /// Puts segments on the device, together; one result for each. Their blocks are found in memory until
+    /// Writes segments in one batch. Returns a result for each. Their blocks are found in memory until
     /// [`written`](Self::written).
     pub(crate) fn write(&self, segments: &[Arc<Segment>]) -> Vec<io::Result<()>> {
         let bytes: Vec<_> = segments
@@ -518,7 +519,7 @@ impl SsdStore {
         results
     }
 
-    /// A segment has arrived, or is given up and out of the index. `true` when its extent may be free now.
+    /// Notes that a segment is written, or has failed and is out of the index. Returns `true` when its extent may be free now.
     pub(crate) fn written(&self, segment: &Segment) -> bool {
         self.write_buffer.forget(segment.first);
         let extent = self.extent(segment.first / EXTENT_SLOTS);

@@ -1,5 +1,5 @@
-//! Transfers to and from the device. The wait for a read is bounded: a device that hangs must not hang those who read
-//! what is also on their disk. What the kernel writes into later, and the file, are kept until it has.
+//! Transfers to and from the device. The wait for a read is bounded: a hung device must not block readers of blocks that are
+//! also on their disk. The memory of a late read, and the file, are kept until the kernel is done.
 
 use super::write_buffer::{BlocksRead, Page};
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE};
@@ -19,12 +19,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A transfer that is not waited for any more.
+/// A transfer whose wait was given up.
 #[derive(Debug)]
 pub struct Overdue(Weak<()>);
 
 impl Overdue {
-    /// One that has ended when the last handle of `under_way` is dropped.
+    /// A transfer that ends when the last handle of `under_way` is dropped.
     pub fn new(under_way: &Arc<()>) -> Self {
         Self(Arc::downgrade(under_way))
     }
@@ -35,13 +35,13 @@ impl Overdue {
     }
 }
 
-/// What a transfer uses: kept by the ring until it has ended.
+/// The resources of a transfer: the ring keeps them until it has ended.
 type Kept = Arc<dyn Any + Send + Sync>;
 
 type TransferRing = Ring<(usize, Kept)>;
 
 thread_local! {
-    /// A ring for each thread that reads or writes; none where io_uring is refused.
+    /// A ring for each thread that reads or writes; `None` where io_uring is refused.
     static RING: RefCell<Option<TransferRing>> = const { RefCell::new(None) };
     /// Without rings, a thread that reads for this one.
     static READER: RefCell<Option<Reader>> = const { RefCell::new(None) };
@@ -59,13 +59,13 @@ fn put_back(ring: TransferRing) {
     RING.set(Some(ring));
 }
 
-/// A read's pages and file. The kernel writes into the pages while this is shared, and they are not read then.
+/// A read's pages and file. While this is shared, the kernel writes into the pages and they must not be read.
 struct ReadMemory {
     pages: Vec<Page>,
     file: Arc<File>,
 }
 
-/// Reads the blocks at these offsets of the file, together, and waits for `patience` at most.
+/// Reads the blocks at these offsets of the file in one batch, and waits at most `patience`.
 pub(super) fn read(
     file: &Arc<File>,
     offsets: Vec<u64>,
@@ -98,7 +98,7 @@ fn read_by_ring(
     let entries = entries.collect();
     let kept = Arc::new(memory);
     let deadline = Instant::now().checked_add(patience);
-    // SAFETY: pages and file are those of `kept`, which are not touched before it is alone again.
+    // SAFETY: pages and file belong to `kept`, and are not touched until it is the only reference again.
     let counts = unsafe { together(ring, entries, kept.clone(), deadline)? };
     let results = counts.into_iter().map(|count| match count {
         Some(Ok(BLOCK_SIZE)) => Ok(()),
@@ -106,7 +106,7 @@ fn read_by_ring(
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
     });
     let results = results.collect();
-    // All have ended, so the ring has none of it.
+    // All have ended, so the ring has no reference left.
     let pages = Arc::into_inner(kept).map(|memory| memory.pages);
     Ok(BlocksRead {
         pages: pages.unwrap_or_default(),
@@ -114,14 +114,14 @@ fn read_by_ring(
     })
 }
 
-/// Writes, together; one result for each.
+/// Writes in one batch. Returns a result for each.
 pub(super) fn write(file: &File, requests: &[(u64, &[u8])]) -> Vec<io::Result<()>> {
     let counts = write_by_ring(file, requests);
     let done = requests.iter().enumerate().map(|(i, (off, bytes))| {
         match counts.get(i).and_then(Option::as_ref) {
             Some(Ok(count)) if *count == bytes.len() => Ok(()),
             Some(Err(e)) => Err(copy(e)),
-            // Cut short, or no ring.
+            // A short write, or no ring.
             _ => file.write_all_at(bytes, *off),
         }
     });
@@ -139,7 +139,7 @@ fn write_by_ring(file: &File, requests: &[(u64, &[u8])]) -> Vec<Option<io::Resul
             .offset(*off)
             .build()
     });
-    // SAFETY: the bytes and the file stay borrowed until this returns, which without a deadline is when all have ended.
+    // SAFETY: the bytes and the file stay borrowed until this returns. Without a deadline it returns when all have ended.
     let counts = unsafe { together(ring, entries.collect(), Arc::new(()), None) };
     counts.unwrap_or_default()
 }
@@ -150,12 +150,12 @@ fn copy(error: &io::Error) -> io::Error {
         .map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
-/// Lets the kernel do all of `entries` at once, and waits until the deadline at most: the bytes of each. If not all have
-/// ended by then, a thread waits for the others with the ring.
+/// Executes `entries` in one batch, and waits at most until the deadline. Returns the bytes of each. If not all have ended by
+/// then, a thread waits for the others with the ring.
 ///
 /// # Safety
-/// The memory and the file that the entries name must stay as they are, untouched by others, until this function returns;
-/// if it returns [`Overdue`], for as long as `kept` is kept.
+/// The memory and the file that the entries name must stay unchanged, and untouched by others, until this function returns. If
+/// it returns [`Overdue`], they must stay so while `kept` lives.
 unsafe fn together(
     mut ring: TransferRing,
     entries: Vec<squeue::Entry>,
@@ -186,7 +186,7 @@ unsafe fn together(
 fn wait_elsewhere(ring: TransferRing) -> Overdue {
     let under_way = Arc::new(());
     let overdue = Overdue::new(&under_way);
-    // Where no thread can be had there is no wait: the ring must not be dropped here, where it would be waited for.
+    // If no thread can be started, leak the ring: dropping it here would wait.
     let mut left = ManuallyDrop::new((ring, under_way));
     let wait = move || {
         // SAFETY: this is the only use.
@@ -201,7 +201,7 @@ fn wait_elsewhere(ring: TransferRing) -> Overdue {
     overdue
 }
 
-/// A thread that reads for another one, which does not wait for longer than it wants to.
+/// A thread that reads for another one, which limits its wait.
 struct Reader {
     work: Sender<ReadWork>,
     done: Receiver<BlocksRead>,
@@ -269,30 +269,30 @@ fn read_by_thread(
             READER.set(Some(reader));
             Ok(read)
         }
-        // It ends by itself when the device has answered.
+        // The thread ends by itself when the device has answered.
         Err(RecvTimeoutError::Timeout) => Err(overdue),
         Err(RecvTimeoutError::Disconnected) => Ok(failed("the thread that reads has ended")),
     }
 }
 
-// A device that does not answer. While a read is overdue nothing else is read from it: the disks have all that it holds.
-// What is written waits in memory that is bounded, and is read there.
+// A stalled device. While a read is overdue, no other read is sent to it: the disks have all its blocks. Writes wait in bounded
+// memory, and are read there.
 
-/// For how long a read of the device is waited for. A busy hard disk, and an SSD that collects garbage, answer within
-/// 100 ms: what takes longer is better asked of the disk. It is also far below the 30 s after which a guest's own driver
-/// loses patience. Being wrong costs little, since the device serves again as soon as it has answered.
+/// The longest wait for a read of the device. A busy hard disk, and an SSD that collects garbage, answer within 100 ms; beyond
+/// that the disk is the better source. It is also far below the 30 s timeout of a guest's driver. A wrong decision costs
+/// little, since the device serves again as soon as it has answered.
 pub(super) const READ_PATIENCE: Duration = Duration::from_millis(250);
 
-/// How often it is looked whether a write takes long, and from when on.
+/// The interval of checks for long writes, and the time from which a write is long.
 const WRITES_LOOK: Duration = Duration::from_secs(1);
 
-/// A device that stalls again and again is logged so often.
+/// The log interval for a device that stalls repeatedly.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Reads that are overdue, and writes that are under way.
+/// Overdue reads, and pending writes.
 #[derive(Default)]
 pub(super) struct Stall {
-    /// As far as is known, there are some.
+    /// There may be overdue reads.
     is: AtomicBool,
     state: Mutex<State>,
     begun: Condvar,
@@ -301,11 +301,11 @@ pub(super) struct Stall {
 #[derive(Default)]
 struct State {
     since: Option<Instant>,
-    /// How often it has stalled, and when that was logged last.
+    /// The number of stalls, and the time of the last logged one.
     stalls: u64,
     logged: Option<Instant>,
     overdue: Vec<Overdue>,
-    /// When each of the writes began, the oldest first.
+    /// The start of each pending write, oldest first.
     writes: VecDeque<Instant>,
     closed: bool,
 }
@@ -316,7 +316,7 @@ impl Stall {
         self.is.load(Ordering::SeqCst) && self.time().is_some()
     }
 
-    /// For how long a read has been overdue.
+    /// The time since a read became overdue.
     pub(super) fn time(&self) -> Option<Duration> {
         let mut state = self.state.lock();
         state.overdue.retain(|overdue| !overdue.has_ended());
@@ -325,7 +325,7 @@ impl Stall {
         {
             self.is.store(false, Ordering::SeqCst);
             let stalled = since.elapsed();
-            // Of one that was logged.
+            // Only for a stall that was logged.
             if state.logged == Some(since) {
                 tracing::warn!(
                     "the SSD store's device answers again, after {:.2} s",
@@ -336,7 +336,7 @@ impl Stall {
         state.since.map(|since| since.elapsed())
     }
 
-    /// A read is overdue.
+    /// Notes an overdue read.
     pub(super) fn begin(&self, overdue: Overdue) {
         let mut state = self.state.lock();
         state.overdue.push(overdue);
@@ -357,7 +357,7 @@ impl Stall {
         self.begun.notify_all();
     }
 
-    /// Makes a write, whose time counts from now.
+    /// Executes a write, and times it.
     pub(super) fn write<T>(&self, write: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         self.state.lock().writes.push_back(begun);
@@ -369,13 +369,13 @@ impl Stall {
         written
     }
 
-    /// For how long the oldest of the writes has been under way.
+    /// The time since the oldest pending write began.
     pub(super) fn write_time(&self) -> Option<Duration> {
         let state = self.state.lock();
         state.writes.front().map(Instant::elapsed)
     }
 
-    /// Waits until a read is overdue, or a write takes long; `false` when the store has closed.
+    /// Waits until a read is overdue, or a write takes long. Returns `false` when the store has closed.
     pub(super) fn wait(&self) -> bool {
         let long = |began: &Instant| began.elapsed() >= WRITES_LOOK;
         let mut state = self.state.lock();

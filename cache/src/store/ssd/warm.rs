@@ -1,4 +1,4 @@
-//! What is left on the store for the next daemon, and what it takes of it.
+//! Leaves the blocks of the store to the next daemon, and restores them.
 
 use super::device::{self, MARK_BYTES};
 use super::device::{Device, FileDevice};
@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-/// Bytes that are read or written at once: direct I/O wants them in aligned memory.
+/// Bytes of one read or write: direct I/O needs aligned memory.
 const STEP: usize = 1 << 20;
 
 impl Place for FileDevice {
@@ -40,18 +40,18 @@ impl Place for FileDevice {
 }
 
 impl FileDevice {
-    /// What an earlier daemon has left, if it was not taken yet.
+    /// The preamble that an earlier daemon has left, if it was not taken yet.
     pub(crate) fn take_left(&self) -> Option<Preamble> {
         self.left.lock().take()
     }
 
-    /// With which its blocks are hashed.
+    /// The seed of its blocks' hashes.
     pub(crate) fn seed(&self) -> Option<u64> {
         self.left.lock().as_ref().map(|left| left.seed)
     }
 
-    /// Leaves the blocks, and what was saved of them, to the next daemon: nothing is removed at the end. Nothing may be
-    /// written to it any more.
+    /// Leaves the blocks and their saved list to the next daemon: nothing is removed at the end. Write nothing to it
+    /// afterwards.
     pub(crate) fn leave(&self, preamble: &Preamble) -> io::Result<()> {
         self.file.sync_data()?;
         device::leave(&self.file, preamble)?;
@@ -59,7 +59,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Where what can be read of it ends.
+    /// The end of its readable part.
     pub(crate) fn end(&self) -> io::Result<u64> {
         let end = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?;
         Ok(end.saturating_sub(MARK_BYTES) / PAGE_BYTES * PAGE_BYTES)
@@ -75,7 +75,7 @@ impl SsdStore {
         &*self.device
     }
 
-    /// With which checksums are made.
+    /// The seed of checksums.
     pub(crate) const fn seed(&self) -> u64 {
         self.seed
     }
@@ -86,20 +86,20 @@ impl SsdStore {
         chunk.sums[i].load(Ordering::Relaxed)
     }
 
-    /// The slots of an extent that are blocks, or are being made some.
+    /// The slots of an extent that are in the index, or are being added.
     pub(crate) fn live_slots(&self, extent: u32) -> impl Iterator<Item = u32> + use<> {
         let live = self.extent(extent).live.load(Ordering::SeqCst);
         let bits = (0..EXTENT_SLOTS).filter(move |bit| live >> bit & 1 != 0);
         bits.map(move |bit| extent * EXTENT_SLOTS + bit)
     }
 
-    /// Is anything of these extents on its way to the device?
+    /// Has any of these extents pending writes?
     pub(crate) fn is_pending(&self, extents: &[u32]) -> bool {
         let mut extents = extents.iter();
         extents.any(|extent| self.extent(*extent).pending.load(Ordering::SeqCst) != 0)
     }
 
-    /// The store has these extents, and no others. It is new.
+    /// Sets the used extents of a new store.
     pub(crate) fn restored(&self, taken: &[bool]) {
         let mut free = self.free.lock();
         let end = taken
@@ -116,12 +116,12 @@ impl SsdStore {
 }
 
 impl SsdLog {
-    /// Ends the extent that is being filled: what of it has not been written is on its way.
+    /// Closes the open extent, and queues its unwritten segment.
     pub(crate) fn end(&mut self, ssd: &SsdStore) {
         self.seal(ssd);
     }
 
-    /// Takes an extent of an earlier daemon, which is newer than all others of the log, and no pool's.
+    /// Adds an extent of an earlier daemon, which no pool has, as the newest of the log.
     pub(crate) fn restore(&mut self, ssd: &SsdStore, pool: u32, extent: u32, slots: &[SavedSlot]) {
         let mut live = 0;
         for (slot, key, sum, stamp) in slots {

@@ -1,4 +1,4 @@
-//! Blocks on their way to the device: found in memory until they have arrived.
+//! The write buffer: blocks are found in memory until they are written to the device.
 
 use super::fair_queue::{Backlog, FairQueue};
 use crate::block::{BLOCK_SIZE, Block};
@@ -12,17 +12,17 @@ use std::sync::Arc;
 /// Slots that are written together: 64 KiB.
 pub(crate) const SEGMENT_SLOTS: u32 = 16;
 
-/// Full segments that may wait for the device (8 MiB): of one VM alone, else divided by weight among the VMs that have some
-/// waiting. When the device is slower than the puts, puts are dropped.
+/// The most full segments that wait for the device (8 MiB). A single VM may use all; several VMs with waiting segments divide
+/// them by weight. When the device is slower than the puts, puts are dropped.
 const QUEUE: usize = 128;
 
-/// Segments that any VM may have waiting, however small its part: what a writer puts on the device together (1 MiB), so
-/// that a read of the disk that brings as much is not dropped.
+/// The least limit of waiting segments of a VM: one batch of a writer (1 MiB), so that a read of the disk of that size is not
+/// dropped.
 const LEAST: usize = 16;
 
 const SHARDS: usize = 16;
 
-/// The bytes of a segment, where direct I/O accepts them.
+/// The bytes of a segment, aligned for direct I/O.
 #[repr(C, align(4096))]
 pub(crate) struct Bytes([Block; 16]);
 
@@ -36,7 +36,7 @@ impl Bytes {
     }
 }
 
-/// Whose blocks are written, and by which weights.
+/// The owner of written blocks, and its weights.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner {
     pub(crate) vm: VmId,
@@ -70,7 +70,7 @@ impl Segment {
     }
 }
 
-/// Segments that are not on the device, by number.
+/// Segments that are not yet on the device, by number.
 #[derive(Default)]
 pub(crate) struct WriteBuffer {
     segments: [Mutex<HashMap<u32, Arc<Segment>>>; SHARDS],
@@ -91,7 +91,7 @@ impl WriteBuffer {
         &self.segments[segment % SHARDS]
     }
 
-    /// The segment of a slot, if it is not on the device.
+    /// The segment of a slot, if it is not yet on the device.
     pub(crate) fn find(&self, slot: u32) -> Option<Arc<Segment>> {
         self.shard(slot)
             .lock()
@@ -111,8 +111,8 @@ impl WriteBuffer {
         self.shard(first).lock().remove(&(first / SEGMENT_SLOTS));
     }
 
-    /// May another segment of this owner wait for the device? What others have waiting does not fill its part: it becomes
-    /// smaller as they come, and they find room in theirs. Twice its part is all that a VM of many pools can have.
+    /// May another segment of this owner wait for the device? Segments of others do not fill its part: the part shrinks as they
+    /// come, and they have room in theirs. A VM of many pools can have at most twice its part.
     pub(crate) fn has_room(&self, owner: &Owner) -> bool {
         let queue = &self.queue.lock().full;
         let most = queue.part(owner.vm.0, owner.vm_weight, QUEUE).max(LEAST);
@@ -129,7 +129,7 @@ impl WriteBuffer {
         self.wake.notify_one();
     }
 
-    /// Takes a segment back that no writer has yet; `false` when one has.
+    /// Takes a segment back. Returns `false` when a writer has it already.
     pub(crate) fn withdraw(&self, segment: &Arc<Segment>) -> bool {
         self.change(&segment.owner, |waiting| {
             let at = waiting.iter().position(|other| Arc::ptr_eq(other, segment));
@@ -168,9 +168,9 @@ impl WriteBuffer {
     }
 }
 
-// Memory that blocks of the device are read into.
+// Memory for blocks that are read from the device.
 
-/// A block at an address that direct I/O accepts.
+/// A block, aligned for direct I/O.
 #[repr(C, align(4096))]
 pub(crate) struct Page(pub(crate) Block);
 
