@@ -13,14 +13,14 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A disk of a VM, read through the cache. Writes go to the backing store and remove what they touch.
+/// A disk of a VM, read through the cache. Writes go to the backing store and remove the written blocks from the cache.
 ///
-/// The cache never answers for durability: [`flush`](BlockDevice::flush) and `fua` are the backing store's.
+/// Durability is the backing store's: [`flush`](BlockDevice::flush) and `fua` go to it.
 pub struct CachedDisk {
     pub(super) backing: Arc<dyn BlockDevice>,
     pub(super) cache: Arc<Cache>,
     pub(super) disk: DiskHandle,
-    /// The VM's first: what clients that know no containers read.
+    /// The VM's first pool, for clients without containers.
     pub(crate) pool: PoolHandle,
     pub(super) mode: Mode,
 }
@@ -46,12 +46,12 @@ impl CachedDisk {
         })
     }
 
-    /// What the cache knows it by, or knew.
+    /// Its id in the cache, even after its removal.
     pub(crate) fn id(&self) -> DiskId {
         self.disk.id
     }
 
-    /// What the cache knows it by; `None` when it is not cached any more.
+    /// Its id in the cache; `None` when it has become uncached.
     pub(crate) fn disk_id(&self) -> Option<DiskId> {
         (!self.disk.is_closed()).then_some(self.disk.id)
     }
@@ -61,8 +61,8 @@ impl CachedDisk {
         &*self.backing
     }
 
-    /// Reads what the cache has in memory, and never waits: `true` when that was everything. Otherwise, too,
-    /// it counts as looked up, and blocks that were found (exclusive mode) are removed.
+    /// Copies blocks that are cached in memory, without waiting. Returns `true` when none is missing. In any case it counts as
+    /// a lookup, and removes found blocks (exclusive mode).
     ///
     /// A range beyond the disk is not in the cache.
     #[must_use]
@@ -72,7 +72,7 @@ impl CachedDisk {
             && self.look_up(&self.pool, buf, off).is_none()
     }
 
-    /// Reads for a container: what is missing is filled into `pool` (inclusive mode).
+    /// Reads for a container: missing blocks are filled into `pool` (inclusive mode).
     ///
     /// # Errors
     /// What the backing store reports; [`io::ErrorKind::InvalidInput`] when the pool does not exist or
@@ -86,8 +86,8 @@ impl CachedDisk {
         self.read_into(&pool, buf, off)
     }
 
-    /// Takes a clean block that the guest evicted (the paper's put), if it is what the guest was served last and the disk
-    /// still holds. That is known of disks of VMs that are tracked ([`Cache::track_residency`]), and of whole blocks.
+    /// Takes a clean block that the guest evicted (the paper's put), if its content was last served to the guest and is still
+    /// the disk's. Only whole blocks of disks of tracked VMs ([`Cache::track_residency`]) are accepted.
     ///
     /// `content` must not change meanwhile: a guest's memory is copied first.
     pub fn offer(&self, pool: PoolId, block: u64, content: &block::Block) -> Verdict {
@@ -103,9 +103,8 @@ impl CachedDisk {
         }
     }
 
-    /// Caches a block that the caller has read from the backing store while nothing was written, as a miss does: the
-    /// content is believed. `false` when no slot can be had, when a write to its range is in flight, or when the pool is not
-    /// the disk's VM's.
+    /// Caches a block that the caller has read from the backing store while no write was in flight, as a miss does. The content
+    /// is trusted. Returns `false` without a free slot, with a write to its range in flight, or for a pool of another VM.
     pub fn fill(&self, pool: PoolId, block: u64, content: &block::Block) -> bool {
         let token = self.disk.token(block);
         let pool = self.cache.pool_of(&self.disk, pool);
@@ -113,7 +112,7 @@ impl CachedDisk {
         self.has_block(block) && pool.is_ok_and(|pool| insert(pool).is_ok())
     }
 
-    /// Has the disk this block as a whole?
+    /// Does the block lie completely inside the disk?
     fn has_block(&self, block: u64) -> bool {
         let end = block
             .checked_add(1)
@@ -132,16 +131,16 @@ impl CachedDisk {
         self.cache.holds(&self.disk, block)
     }
 
-    /// Begins a write, discard or write-zeroes of a byte range: the cache holds nothing of it from now on, and nothing
-    /// of it is filled until the guard is dropped.
+    /// Begins a write, discard or write-zeroes of a byte range. Removes its blocks from the cache, and refuses fills of it
+    /// until the guard is dropped.
     pub(crate) fn begin_write(&self, off: u64, len: u64) -> WriteGuard {
         let guard = WriteGuard::begin(&self.disk, off, len);
         self.cache.invalidate(&guard);
         guard
     }
 
-    /// The paper's get: one block, from the cache alone. In exclusive mode a hit takes it out. `false` when
-    /// the cache does not have it, or the pool is not the disk's VM's.
+    /// The paper's get: one block, only from the cache. In exclusive mode a hit removes it. `false` on a miss, or for a pool of
+    /// another VM.
     #[must_use]
     #[cfg(any(test, feature = "lab"))]
     pub fn get(&self, pool: PoolId, block: u64, content: &mut block::Block) -> bool {
@@ -159,7 +158,7 @@ impl BlockDevice for CachedDisk {
         self.backing.size()
     }
 
-    /// What lies beyond a new end is removed: it may come back with another content.
+    /// Removes blocks beyond a new end: they may come back with another content.
     fn refresh_size(&self) -> io::Result<u64> {
         let old = self.size();
         let new = self.backing.refresh_size()?;
@@ -167,7 +166,7 @@ impl BlockDevice for CachedDisk {
         Ok(new)
     }
 
-    /// What was read up to the old end is not taken for what the last block holds now.
+    /// Invalidates the new range, including the last block: its cached content ended at the old end.
     fn grow(&self, size: u64) -> io::Result<u64> {
         let old = self.size();
         let new = self.backing.grow(size)?;
@@ -214,16 +213,16 @@ impl BlockDevice for CachedDisk {
     }
 }
 
-// A read: what the cache has is copied ([`CachedDisk::look_up`]); blocks that are on the SSD are read
-// together; what is missing is read from the backing store as one piece ([`CachedDisk::begin_fill`]) and, in
-// inclusive mode, inserted ([`CachedDisk::end_fill`]). Front ends that do not wait do the reading between the last
-// two themselves; [`CachedDisk::finish`] does all of it for those that do.
+// A read: [`CachedDisk::look_up`] copies cached blocks. Then blocks on the SSD are read in one batch. The missing range is read
+// from the backing store in one piece ([`CachedDisk::begin_fill`]). In inclusive mode it is inserted
+// ([`CachedDisk::end_fill`]). Front ends that do not wait read between the last two themselves; [`CachedDisk::finish`] does all
+// of it for those that wait.
 
-/// Blocks that are read from the SSD store together.
+/// The most blocks of one batch of SSD reads.
 const SSD_READS: usize = 32;
 
 impl CachedDisk {
-    /// Copies what the cache has in memory; `None` when that is all.
+    /// Copies blocks that are cached in memory; `None` when none is missing.
     pub(crate) fn look_up(
         &self,
         pool: &PoolHandle,
@@ -255,8 +254,7 @@ impl CachedDisk {
         None
     }
 
-    /// Begins to read what is missing of a request: `None` when nothing is. Nothing must be on the SSD any
-    /// more.
+    /// Begins to read the missing range of a request; `None` when nothing is missing. No block may be pending on the SSD.
     pub(crate) fn begin_fill(
         &self,
         remainder: &MissRemainder,
@@ -266,8 +264,8 @@ impl CachedDisk {
         let missing = remainder.missing.clone()?;
         let (from, to) = (missing.start * BLOCK_BYTES, missing.end * BLOCK_BYTES);
         Some(match self.mode {
-            // Blocks are read as a whole, so that they can be inserted. A disk that has become smaller meanwhile is read
-            // where it was asked for.
+            // Whole blocks are read, so that they can be inserted. If the disk has shrunk meanwhile, only the requested range
+            // is read.
             Mode::Inclusive => MissFill {
                 span: from..to.min(self.size().max(off + count)),
                 first: missing.start,
@@ -290,7 +288,7 @@ impl CachedDisk {
         })
     }
 
-    /// Counts a read that has ended, inserts the whole blocks of it, and remembers that the guest holds them.
+    /// Counts a finished read, inserts its whole blocks, and records that the guest holds them.
     pub(crate) fn end_fill(&self, pool: &PoolHandle, fill: &MissFill, content: &[u8]) {
         let blocks = (fill.span.end - fill.span.start).div_ceil(BLOCK_BYTES);
         let time = fill.read.as_ref().map(DiskRead::elapsed);
@@ -303,14 +301,14 @@ impl CachedDisk {
         let contents = content.get(skip..).unwrap_or_default();
         for ((block, token), content) in blocks.zip(contents.chunks_exact(BLOCK_SIZE)) {
             if let (true, Ok(content)) = (fill.inserts, content.try_into()) {
-                // One that is not inserted is read again.
+                // A block that is not inserted is read again later.
                 let _ = self.cache.insert(&self.disk, pool, block, content, *token);
             }
             self.disk.served(block, content, *token);
         }
     }
 
-    /// Reads what [`look_up`](Self::look_up) left.
+    /// Reads the blocks that [`look_up`](Self::look_up) did not find in memory.
     pub(crate) fn finish(
         &self,
         pool: &PoolHandle,
@@ -344,7 +342,7 @@ impl CachedDisk {
         }
     }
 
-    /// Reads what is on the SSD; `true` when nothing is missing then.
+    /// Reads blocks on the SSD. Returns `true` when nothing is missing then.
     pub(crate) fn read_pending(
         &self,
         pool: &PoolHandle,
@@ -361,14 +359,14 @@ impl CachedDisk {
             answers &= self.read_ssd(pool, part, buf, off, remainder);
         }
         let served = remainder.missing.is_none();
-        // What a read takes that is given up says nothing of those that are not.
+        // The time of an abandoned read tells nothing about others.
         if let Some(owner) = owner.filter(|_| answers) {
             self.cache.ssd_was_read(&self.disk, &owner, begun, served);
         }
         served
     }
 
-    /// Reads blocks that are on the SSD, together; `false` when it does not answer.
+    /// Reads blocks on the SSD in one batch. Returns `false` when it does not answer.
     fn read_ssd(
         &self,
         pool: &PoolHandle,
@@ -379,7 +377,7 @@ impl CachedDisk {
     ) -> bool {
         let tokens: Vec<_> = pending.iter().map(|(b, _)| self.disk.token(*b)).collect();
         let begun = clock::now();
-        // Whether they are still the blocks is decided after the tokens were taken.
+        // Validate the blocks after the tokens were taken.
         let Some((hits, pages)) = self.cache.finish_ssd_reads(pool, pending) else {
             for (block, _) in pending {
                 remainder.lacks(*block);
@@ -406,7 +404,7 @@ impl CachedDisk {
     }
 }
 
-/// The parts of a request by block: its number, where in the block the part begins, the part.
+/// The parts of a request by block: the block's number, the part's offset in the block, the part.
 fn pieces(buf: &mut [u8], off: u64) -> impl Iterator<Item = (u64, usize, &mut [u8])> {
     let mut rest = buf;
     let mut off = off;
@@ -424,23 +422,23 @@ fn pieces(buf: &mut [u8], off: u64) -> impl Iterator<Item = (u64, usize, &mut [u
     })
 }
 
-// What of a read the cache did not answer, and how it is filled in.
+// The unanswered part of a read, and its fill.
 
-/// What of a read the cache did not answer from memory.
+/// The part of a read that the cache did not answer from memory.
 #[derive(Default)]
 pub(crate) struct MissRemainder {
-    /// From the first block that it lacks to the last.
+    /// From the first missing block to the last.
     pub(super) missing: Option<Range<u64>>,
-    /// On the SSD.
+    /// Blocks on the SSD.
     pub(super) pending: Vec<(u64, PendingSsdRead)>,
     /// Blocks of the request that are in its buffer.
     pub(crate) copied: usize,
-    /// Where what is missing is inserted; the disk's own without.
+    /// The pool for missing blocks; `None`: the disk's own.
     pub(crate) pool: Option<PoolHandle>,
 }
 
 impl MissRemainder {
-    /// Must something be read from the SSD store first?
+    /// Must blocks be read from the SSD store first?
     pub(crate) fn is_on_ssd(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -461,17 +459,17 @@ impl MissRemainder {
 
 /// A read of the backing store, and what it may insert.
 pub(crate) struct MissFill {
-    /// What is to be read of the disk, in bytes.
+    /// The range to read from the disk, in bytes.
     pub(crate) span: Range<u64>,
-    /// The first block of which it reads all.
+    /// The first block that it reads completely.
     pub(super) first: u64,
-    /// One for each block from there on; none when neither the cache nor the residency table wants them.
+    /// A token for each block from there on. Empty when neither the cache nor the residency table wants them.
     pub(super) tokens: Vec<FillToken>,
-    /// Whether the blocks are inserted.
+    /// Are the blocks inserted?
     inserts: bool,
-    /// Where they are inserted, and the read is counted; the disk's own without.
+    /// The pool for insertion and for counting the read; `None`: the disk's own.
     pub(crate) pool: Option<PoolHandle>,
-    /// The disk is busy with it; `None` where there is no cache.
+    /// The timed read of the disk; `None` without a cache.
     pub(super) read: Option<DiskRead>,
 }
 
@@ -488,18 +486,18 @@ impl MissFill {
         }
     }
 
-    /// Bytes that are to be read.
+    /// Bytes to read.
     pub(crate) fn len(&self) -> usize {
         index(self.span.end - self.span.start)
     }
 
-    /// Where its bytes are in the buffer of a request at `off`; `None` when they do not lie inside.
+    /// The place of its bytes in the buffer of a request at `off`; `None` when they do not lie inside.
     pub(crate) fn range_in(&self, buf: &[u8], off: u64) -> Option<Range<usize>> {
         (self.span.start >= off && self.span.end <= off + len(buf))
             .then(|| index(self.span.start - off)..index(self.span.end - off))
     }
 
-    /// Copies from what was read what belongs into the buffer of a request at `off`.
+    /// Copies the requested part of the read content into the buffer of a request at `off`.
     pub(crate) fn copy(&self, content: &[u8], buf: &mut [u8], off: u64) {
         let from = self.span.start.max(off);
         let to = self.span.end.min(off + len(buf));

@@ -1,9 +1,8 @@
 //! Finds the location of a block: hash tables, each under its own lock.
 //!
-//! The lock of a block's shard is what decides about the block. An entry in the table is what makes a slot a
-//! block: the thread that removes the entry owns the slot from then on, and must return it to its pool; until then, the
-//! slot's content does not change. Nothing else may be locked while a shard is locked, but for
-//! leaves that lock nothing further.
+//! The lock of a block's shard protects the block. An entry in the table makes a slot a block. The thread that removes the
+//! entry then owns the slot, and must return it to its pool; the slot's content does not change before that. While a shard is
+//! locked only leaf locks may be taken.
 
 mod table;
 
@@ -14,15 +13,15 @@ use crate::lock_rank::{Ranked, RankedGuard, SHARD};
 use std::ops::Range;
 use table::Regions;
 
-/// Shards. Sixteen threads that hit at random meet on one of 256 with a probability of a few per cent.
+/// The number of shards. Sixteen threads with random hits collide on one of 256 with a probability of a few per cent.
 const SHARDS: usize = 256;
 
-/// Buckets that a sweep looks through before it unlocks its shard for others: some 800 blocks.
+/// The buckets that a sweep processes before it unlocks its shard for others: some 800 blocks.
 const SWEEP_STEP: usize = 64;
 
-/// Where the key of a slot is found: the stores.
+/// The source of a slot's key: the stores.
 pub(crate) trait Keys {
-    /// The key of the block in the location. Asked under the lock of the shard that names the location.
+    /// The key of the block in the location. Called under the lock of the shard that names the location.
     fn key(&self, location: Location) -> Key;
 }
 
@@ -76,7 +75,7 @@ impl Index {
         }
     }
 
-    /// Blocks in the index; a shard at a time, so a sum that never was when others work.
+    /// The number of blocks in the index. It is counted a shard at a time, so it is approximate while others work.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|s| s.0.lock().len()).sum()
     }
@@ -87,14 +86,13 @@ impl Index {
         tables + SHARDS * size_of::<Shard>() + self.regions.bytes()
     }
 
-    /// The parts of `blocks` of a disk in which there may be some that were put before the call. What is put meanwhile
-    /// may be missed.
+    /// The parts of `blocks` of a disk that may contain blocks. It may miss blocks that are put during the call.
     pub(crate) fn occupied(
         &self,
         disk: u64,
         blocks: Range<u64>,
     ) -> impl Iterator<Item = Range<u64>> {
-        // A put that was under way has counted its block when its shard is unlocked.
+        // A concurrent put has counted its block by the time its shard is unlocked.
         for shard in &self.shards {
             drop(shard.0.lock());
         }
@@ -102,13 +100,13 @@ impl Index {
         self.regions.occupied(disk, blocks.start..end, self.seed)
     }
 
-    /// Do the counters of the regions agree with the tables?
+    /// Do the counters of the regions match the tables?
     #[cfg(test)]
     pub(crate) fn regions_are_right(&self) -> bool {
         self.len() == self.regions.total()
     }
 
-    /// The keys in the index that `wanted` names, a shard at a time.
+    /// The keys in the index that `wanted` accepts, a shard at a time.
     pub(crate) fn keys(&self, keys: &impl Keys, wanted: impl Fn(Key) -> bool) -> Vec<Key> {
         let mut found = Vec::new();
         self.for_each(keys, |key, _| {
@@ -119,7 +117,7 @@ impl Index {
         found
     }
 
-    /// Shows each block with its location, a shard at a time. Nothing may be locked meanwhile.
+    /// Calls `show` for each block with its location, a shard at a time. Hold no lock meanwhile.
     pub(crate) fn for_each(&self, keys: &impl Keys, mut show: impl FnMut(Key, Location)) {
         for shard in &self.shards {
             let table = shard.0.lock();
@@ -129,9 +127,8 @@ impl Index {
         }
     }
 
-    /// Removes every block that `wanted` names, a part of a shard at a time; `own` makes of a location what its owner has
-    /// then, with the shard still locked, and `removed` is handed that with none locked. What is put meanwhile may be
-    /// missed.
+    /// Removes every block that `wanted` accepts, a part of a shard at a time. `own` turns a location into the owner's value
+    /// while the shard is locked; `removed` gets that value without locks. Blocks that are put meanwhile may be missed.
     pub(crate) fn sweep<T>(
         &self,
         keys: &impl Keys,
@@ -212,7 +209,7 @@ impl Entry<'_> {
         self.table.relocated(entry_ref, location);
     }
 
-    /// Makes `location` the key's; returns the location that was, which the caller owns now.
+    /// Sets the key's location. Returns the old location, which the caller now owns.
     pub(crate) fn set(&mut self, keys: &impl Keys, location: Location) -> Option<Location> {
         if let Some(entry_ref) = self.find(keys) {
             return Some(self.table.replace(entry_ref, location));
@@ -224,7 +221,7 @@ impl Entry<'_> {
         None
     }
 
-    /// Removes the entry; the caller owns the location now.
+    /// Removes the entry. The caller now owns the location.
     pub(crate) fn remove(&mut self, entry_ref: EntryRef) -> Location {
         self.regions.take(self.key, self.seed);
         self.table.remove(self.hash, entry_ref)

@@ -1,26 +1,25 @@
 //! A hash table from a key's hash to the location of its block, 5 bytes an entry.
 //!
-//! Buckets of one cache line hold [`ENTRIES`] locations and tags. A key belongs in its home bucket; when that is
-//! full, in the next one with a free entry, and every bucket passed on the way counts it, so that a search knows where to
-//! stop and a removal leaves no tombstone. The table stores no keys: the caller decides, by the location, whether an entry
-//! is the one (the stores know the key of each slot).
+//! A bucket is a cache line of [`ENTRIES`] locations and tags. A key belongs in its home bucket, or if that is full, in the
+//! next one with a free entry. Every bucket passed on the way counts it, so that a search knows where to stop and a removal
+//! leaves no tombstone. The table stores no keys: the caller compares them by location (the stores know the key of each slot).
 
 use crate::block::Key;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Places in a bucket: as many as fit a cache line with their tags and the counter.
+/// Entries of a bucket: they fill a cache line, with their tags and the counter.
 const ENTRIES: usize = 12;
 
-/// How full the table gets before it grows, and how much it grows then. The steps are small because the
-/// table counts as metadata, a block.
+/// The fill at which the table grows, and the factor of growth. The steps are small because the table counts as metadata of
+/// blocks.
 const FULL_PERCENT: usize = 88;
 const GROW_PERCENT: usize = 112;
 
 /// The highest value of the use counter in a tag.
 const MAX_USES: u8 = 3;
 
-/// Where in the table an entry is. Valid until the table changes.
+/// The position of an entry in the table. Valid until the table changes.
 #[derive(Clone, Copy)]
 pub(crate) struct EntryRef {
     bucket: usize,
@@ -33,7 +32,7 @@ pub(crate) struct EntryRef {
 struct Bucket {
     locations: [Location; ENTRIES],
     tags: [u8; ENTRIES],
-    /// Entries that wanted this bucket and live beyond it. 255 stays 255.
+    /// The number of entries that passed this bucket. It saturates at 255.
     passed: u8,
 }
 
@@ -48,13 +47,13 @@ const EMPTY: Bucket = Bucket {
 pub(crate) struct Table {
     buckets: Vec<Bucket>,
     len: usize,
-    /// How often it has grown.
+    /// The number of growths.
     growths: u64,
 }
 
 /// The tag of a hash, with no use counted.
 const fn fingerprint(hash: u64) -> u8 {
-    // At most 63, so the shift stays in a byte.
+    // At most 63, so the shifted value fits a byte.
     (((hash >> 40) % 63 + 1) << 2).to_le_bytes()[0]
 }
 
@@ -68,12 +67,12 @@ impl Table {
         self.buckets.capacity() * size_of::<Bucket>()
     }
 
-    /// How many buckets there are.
+    /// The number of buckets.
     pub(crate) fn buckets(&self) -> usize {
         self.buckets.len()
     }
 
-    /// How often it has grown. While it does not, entries stay in their buckets.
+    /// The number of growths. Between two growths entries stay in their buckets.
     pub(crate) fn growths(&self) -> u64 {
         self.growths
     }
@@ -116,7 +115,7 @@ impl Table {
         std::mem::replace(&mut bucket.locations[entry_ref.entry], location)
     }
 
-    /// Changes an entry's location: the same block has moved.
+    /// Changes the location of an entry whose block has moved.
     pub(crate) fn relocated(&mut self, entry_ref: EntryRef, location: Location) {
         self.buckets[entry_ref.bucket].locations[entry_ref.entry] = location;
     }
@@ -138,8 +137,8 @@ impl Table {
         *tag = *tag & !MAX_USES | uses.min(MAX_USES);
     }
 
-    /// Adds an entry; the caller has looked that there is none for the key. `hash_of` tells the hash of
-    /// an entry that is in the table, should it have to grow.
+    /// Adds an entry; the caller has checked that the key has none. `hash_of` returns the hash of an existing entry, for
+    /// growth.
     pub(crate) fn insert(
         &mut self,
         hash: u64,
@@ -234,7 +233,7 @@ pub(crate) struct Location(u32);
 
 const SSD: u32 = 1 << 31;
 
-/// Slots that a store can have: 8 TiB.
+/// The most slots of a store: 8 TiB.
 pub(crate) const MAX_SLOTS: u32 = SSD - 1;
 
 /// A slot of the memory store or of the SSD store.
@@ -270,16 +269,16 @@ impl Location {
     }
 }
 
-// How many blocks the index has of each region of a disk. A write of a large range looks only where there are some:
-// its cost follows from what is cached there, not from its length.
+// Counters of blocks in the index for each region of a disk. A write of a large range only searches regions with blocks: its
+// cost depends on cached blocks, not on its length.
 
 /// Blocks of a region (256 MiB).
 pub(crate) const REGION: u64 = 1 << 16;
 
-/// Counters of all disks (64 KiB of memory). Regions that share one cost time, if one of them is empty.
+/// The counters of all disks (64 KiB of memory). Regions that share one cost time, if one of them is empty.
 const COUNTERS: usize = 1 << 14;
 
-/// The counters. Those of a block's region change while the block's shard is locked.
+/// The counters. A block's counter changes only while the block's shard is locked.
 pub(super) struct Regions(Box<[AtomicU32]>);
 
 impl Regions {

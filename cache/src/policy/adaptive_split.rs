@@ -1,9 +1,9 @@
-//! How long probationary and protected blocks stay: the adaptive part of the ghost policy.
+//! The stay of probationary and protected blocks: the adaptive part of the ghost policy.
 //!
-//! A block's age is counted in evictions. The next block to be evicted is the oldest probationary block, or the oldest
-//! protected one if that is `age_factor` times as old. With an age factor of 1 the two lists are one queue, the paper's FIFO. The factor
-//! grows while evicted protected blocks are put again more often than evicted probationary ones, and shrinks while they are
-//! put again less often, so that the last blocks of both lists become equally useful.
+//! A block's age is counted in evictions. The next victim is the oldest probationary block, or the oldest protected one if that
+//! is `age_factor` times as old. With an age factor of 1 the two lists are one queue, the paper's FIFO. The factor grows while
+//! evicted protected blocks are put again more often than evicted probationary ones, and shrinks in the opposite case. So the
+//! oldest blocks of both lists become equally useful.
 
 use super::ghost_list::RemovalReason;
 
@@ -21,7 +21,7 @@ pub(crate) struct AdaptiveSplit {
     clock: u32,
     evictions: u32,
     age_factor: u32,
-    /// Recently evicted, and of these put again: from the probationary list, from the protected list.
+    /// Recently evicted blocks, and those of them that were put again: of the probationary list, of the protected list.
     gone: [u32; 2],
     back: [u32; 2],
 }
@@ -39,18 +39,18 @@ impl Default for AdaptiveSplit {
 }
 
 impl AdaptiveSplit {
-    /// The time now, to be kept with a block.
+    /// The current time, to be stored with a block.
     pub(crate) const fn now(&self) -> u32 {
         self.clock
     }
 
-    /// Is the protected block of the second time evicted before the probationary one of the first?
+    /// Is the protected block with the second time evicted before the probationary one with the first?
     pub(crate) fn evicts_protected(&self, probationary: u32, protected: u32) -> bool {
         let age = |time: u32| u64::from((self.clock + CLOCK - time) % CLOCK) + 1;
         age(protected) * 256 > age(probationary) * u64::from(self.age_factor)
     }
 
-    /// A block of the list was evicted, and `len` are left.
+    /// Notes that a block of the list was evicted; `len` blocks remain.
     pub(crate) fn evicted(&mut self, list: usize, len: u32) {
         self.evictions += 1;
         if self.evictions > len / TICKS {
@@ -65,7 +65,7 @@ impl AdaptiveSplit {
         }
     }
 
-    /// A block was put again that was removed for this reason, to a pool of `len`.
+    /// Notes that a block was put again that was removed for this reason, in a pool of `len` blocks.
     pub(crate) fn returned(&mut self, how: RemovalReason, len: u32) {
         let list = match how {
             RemovalReason::Probationary => 0,
@@ -77,7 +77,7 @@ impl AdaptiveSplit {
         let [probationary, protected] =
             [0, 1].map(|i| (u64::from(self.back[i]), u64::from(self.gone[i]) + 1));
         let step = (4 * MAX / len.max(1)).clamp(1, 64);
-        // By a quarter more often: where both are put again alike, as in loops, one queue is best.
+        // The threshold is a quarter more often: where both are put again equally often, as in loops, one queue is best.
         self.age_factor = if protected.0 * probationary.1 * 4 > probationary.0 * protected.1 * 5 {
             (self.age_factor + step).min(MAX)
         } else {

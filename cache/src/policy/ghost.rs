@@ -1,5 +1,5 @@
-//! For exclusive caches: a block that was hit or evicted before and is put again is protected, and kept longer than one that
-//! is put for the first time, by as much as [`AdaptiveSplit`](super::AdaptiveSplit) finds useful.
+//! For exclusive caches: a block that is put again after a hit or an eviction is protected. It stays longer than a block that
+//! is put for the first time; [`AdaptiveSplit`](super::AdaptiveSplit) decides by how much.
 
 use super::ghost_list::RemovalReason;
 use super::{EvictionPolicy, Lists, PROBATIONARY};

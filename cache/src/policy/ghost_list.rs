@@ -1,8 +1,8 @@
-//! The ghost list: blocks that were removed, and why; 2 bytes each.
+//! The ghost list: removed blocks and the reasons; 2 bytes each.
 //!
-//! Buckets of sixteen fingerprints, each a queue: a new fingerprint drops the oldest of its bucket. As hashes spread
-//! evenly, fingerprints are dropped in about the order in which they came. One block in a thousand is mistaken for another
-//! (16 chances at 14 bits), and put in the wrong list.
+//! Each bucket is a queue of sixteen fingerprints: a new one drops the oldest. As hashes spread evenly, fingerprints are
+//! dropped roughly in order of arrival. One block in a thousand is mistaken for another (16 chances at 14 bits), and put in the
+//! wrong list.
 
 use crate::index::scale;
 
@@ -15,9 +15,9 @@ pub(crate) enum RemovalReason {
     Probationary,
     /// Evicted from the protected list.
     Protected,
-    /// Removed by a hit, and so due for the protected list.
+    /// Removed by a hit, so its next put goes to the protected list.
     TakenByHit,
-    /// Removed by a hit on the SSD that came too late for a block in memory to be still there: due for the SSD.
+    /// Removed by a hit on the SSD that came too late for a stay in memory: its next put goes to the SSD.
     Distant,
 }
 
@@ -26,17 +26,17 @@ const REASON: u16 = 3;
 /// The ghost list.
 #[derive(Default)]
 pub(crate) struct GhostList {
-    /// 0 is nothing.
+    /// 0 is an empty entry.
     buckets: Vec<[u16; WAYS]>,
 }
 
-/// The part of a hash that is remembered; other bits say the bucket. Never 0.
+/// The stored part of a hash; other bits select the bucket. Never 0.
 fn fingerprint(hash: u64) -> u16 {
     (u16::try_from(hash >> 48).unwrap_or(0) & !REASON).max(REASON + 1)
 }
 
 impl GhostList {
-    /// How many it can remember.
+    /// The number of blocks that it can remember.
     pub(crate) fn capacity(&self) -> usize {
         self.buckets.len() * WAYS
     }
@@ -68,14 +68,14 @@ impl GhostList {
             RemovalReason::Distant => 0,
         };
         if let Some(bucket) = self.bucket(hash) {
-            // Known already: it becomes the newest. Otherwise the oldest is dropped.
+            // A known one becomes the newest. Otherwise the oldest is dropped.
             let last = find(bucket, what).unwrap_or(WAYS - 1);
             bucket[..=last].rotate_right(1);
             bucket[0] = what | reason;
         }
     }
 
-    /// Why the block was removed, if that is remembered. It is forgotten, as the block is in the cache again.
+    /// The reason of the block's removal, if remembered. Forgets it, since the block is cached again.
     pub(crate) fn recall(&mut self, hash: u64) -> Option<RemovalReason> {
         let what = fingerprint(hash);
         let bucket = self.bucket(hash)?;
@@ -91,7 +91,7 @@ impl GhostList {
         })
     }
 
-    /// Is this remembered as the reason? Then it is forgotten.
+    /// Is this the remembered reason? If so, forgets it.
     pub(crate) fn recall_if(&mut self, hash: u64, reason: RemovalReason) -> bool {
         let found = self.recall(hash);
         if let Some(other) = found.filter(|found| *found != reason) {

@@ -1,8 +1,8 @@
 //! A pool's blocks in memory, and the order in which they are evicted.
 //!
-//! [`PoolPolicy`] keeps two lists, newest to oldest, a hand that may stand at a block, and a ghost list of blocks that are
-//! gone. An [`EvictionPolicy`] decides by them, and has no state of its own: blocks stay where they are when a VM's policy
-//! changes. A new policy is a file beside these and a line in `policies.rs`.
+//! [`PoolPolicy`] keeps two lists, newest to oldest, a hand that may point at a block, and a ghost list of removed blocks. An
+//! [`EvictionPolicy`] decides by them, and has no state of its own: blocks stay in place when a VM's policy changes. A new
+//! policy is a file beside these and a line in `policies.rs`.
 
 mod adaptive_split;
 mod fifo;
@@ -28,46 +28,45 @@ const PROTECTED: usize = 1;
 struct Lists<'a> {
     /// Their lengths.
     len: [u32; 2],
-    /// The times at which their oldest blocks came, by the clock of `split`.
+    /// The arrival times of their oldest blocks, by the clock of `split`.
     oldest: &'a dyn Fn() -> [u32; 2],
     split: &'a AdaptiveSplit,
 }
 
-/// What an eviction policy decides. The defaults are those of one list whose blocks go in the order in which they came.
+/// The decisions of an eviction policy. The defaults are those of a single FIFO list.
 trait EvictionPolicy: Sync {
-    /// Has it a second list, for blocks that the ghost list remembers when they are put again?
+    /// Does it use the second list, for blocks that the ghost list remembers when they are put again?
     fn has_ghost_list(&self) -> bool {
         false
     }
 
     /// The list to evict from next.
     fn list(&self, _of: &Lists<'_>) -> usize {
-        // What another policy has left in the second list goes first.
+        // Blocks that another policy has left in the second list go first.
         PROTECTED
     }
 
-    /// Does the search in the first list go on where the last one ended, instead of at the oldest block?
+    /// Does the search in the first list continue at its last end, instead of at the oldest block?
     fn keeps_hand(&self) -> bool {
         false
     }
 
-    /// The next block of a list was used `uses` times: how many uses remain if it is spared, `None` if it is
-    /// evicted.
+    /// For the next block of a list, which was used `uses` times: the remaining uses if it is spared, `None` if it is evicted.
     fn spared(&self, _list: usize, _uses: u8) -> Option<u8> {
         None
     }
 
-    /// Does a block that is spared go to the newest end of the second list, instead of staying in its place?
+    /// Does a spared block move to the newest end of the second list, instead of staying in its place?
     fn promotes(&self) -> bool {
         false
     }
 
-    /// How the ghost list remembers a block that is evicted from a list; `None` if it does not.
+    /// The reason under which the ghost list remembers a block evicted from a list; `None` if it does not.
     fn remembers_evicted(&self, _list: usize) -> Option<RemovalReason> {
         None
     }
 
-    /// Does the ghost list remember a block that a hit takes out (exclusive caches)?
+    /// Does the ghost list remember a block that a hit removes (exclusive caches)?
     fn remembers_taken(&self) -> bool {
         false
     }

@@ -25,7 +25,7 @@ macro_rules! policies {
                 }
             }
 
-            /// What decides.
+            /// The policy's decisions.
             pub(super) const fn decides(self) -> &'static dyn EvictionPolicy {
                 match self {
                     $(Self::$name => &$policy,)+

@@ -1,7 +1,7 @@
-//! The lists of a pool, and eviction from them: which block is next, and whether its use spares it.
+//! The lists of a pool, and eviction from them: finds the next block, and evicts or spares it.
 //!
-//! A slot is in one of the lists from its allocation until its owner (see [`crate::index`]) removes it, so an element may be
-//! a block that is being filled, or one that was just removed from the index; those cannot be evicted and are skipped.
+//! A slot is in one of the lists from its allocation until its owner (see [`crate::index`]) removes it. So an element may be a
+//! block that is being filled, or one that was just removed from the index; those cannot be evicted and are skipped.
 
 use super::adaptive_split::AdaptiveSplit;
 use super::ghost_list::{GhostList, RemovalReason};
@@ -11,16 +11,16 @@ use crate::block::Key;
 use crate::index::{Index, Location};
 use crate::store::{FreeList, Links, List, MemoryStore, NIL, SlotMeta};
 
-/// Where evicted blocks go that were used while they were here: the other store of a hybrid pool.
+/// The destination of used blocks on eviction: the other store of a hybrid pool.
 pub(crate) trait Demotion {
-    /// Copies the content of a slot, whose owner the caller is or which the index names; where to, if there is room. The
-    /// location is the caller's until it is in the index.
+    /// Copies the content of a slot, which the caller owns or the index names. Returns the new location, if there is room. The
+    /// caller owns the location until it is in the index.
     fn copy(&self, key: Key, slot: u32) -> Option<Location>;
 
-    /// May the index name the location? Asked under the lock of the key's shard.
+    /// May the index name the location? Called under the lock of the key's shard.
     fn is_valid(&self) -> bool;
 
-    /// Frees a location that is not used after all.
+    /// Frees an unused location.
     fn undo(&self, location: Location);
 }
 
@@ -30,18 +30,18 @@ enum EvictionStep {
     Skipped,
     Spared,
     Evicted,
-    /// It is in the other store now.
+    /// It was moved to the other store.
     Demoted,
 }
 
-/// What an eviction has done.
+/// The result of an eviction.
 #[derive(Default)]
 pub(crate) struct Evicted {
     /// The slots that became free.
     pub(crate) free: FreeList,
-    /// Blocks that are not cached any more.
+    /// Blocks that were removed from the cache.
     pub(crate) dropped: u32,
-    /// Blocks that are in the other store now.
+    /// Blocks that were moved to the other store.
     pub(crate) demoted: u32,
 }
 
@@ -50,15 +50,15 @@ pub(crate) struct Evicted {
 pub(crate) struct PoolPolicy {
     policy: Policy,
     lists: [List; 2],
-    /// Where the hand stands; without one it is at the oldest block of the first list.
+    /// The slot of the hand; `None`: the oldest block of the first list.
     hand: Option<u32>,
     ghost: GhostList,
     split: AdaptiveSplit,
-    /// Of a hybrid pool: blocks of the SSD that it is entitled to.
+    /// For a hybrid pool: its entitlement on the SSD, blocks.
     hybrid: Option<u32>,
     /// Slots without blocks that the pool holds.
     pub(crate) free: FreeList,
-    /// The pool is being destroyed: nothing is admitted.
+    /// The pool is being destroyed: no block is admitted.
     pub(crate) closed: bool,
 }
 
@@ -77,8 +77,8 @@ impl PoolPolicy {
         }
     }
 
-    /// Sets how many blocks of the SSD a hybrid pool is entitled to; `None` when the pool is not hybrid. A hybrid pool has a ghost
-    /// list whatever its policy, as long as both stores together, so that a block of which the SSD has room is recalled.
+    /// Sets the SSD entitlement of a hybrid pool, in blocks; `None` for other pools. With any policy a hybrid pool has a ghost
+    /// list as long as both stores together, so that it recalls blocks that fit the SSD.
     pub(crate) fn set_hybrid(&mut self, ssd_blocks: Option<u32>) {
         self.hybrid = ssd_blocks;
         if self.has_ghost() {
@@ -97,7 +97,7 @@ impl PoolPolicy {
         self.policy.decides().has_ghost_list() || self.hybrid.is_some()
     }
 
-    /// Does the block belong on the SSD, since it was read there last, and so late that it would not have stayed in memory?
+    /// Does the block belong on the SSD? Yes if its last read was there, and too late for a stay in memory.
     pub(crate) fn belongs_on_ssd(&mut self, hash: u64) -> bool {
         self.hybrid.is_some() && self.ghost.recall_if(hash, RemovalReason::Distant)
     }
@@ -159,7 +159,7 @@ impl PoolPolicy {
         })
     }
 
-    /// Takes a slot with a block, whose key is set, which is newer than all others of the list. It is in no list.
+    /// Adds a slot with a block as the newest of the list. Its key is set, and it is in no list.
     pub(crate) fn restore(
         &mut self,
         store: &MemoryStore,
@@ -183,15 +183,15 @@ impl PoolPolicy {
         self.grow_ghost();
     }
 
-    /// A hit removed the block (exclusive caches): the ghost list remembers it as reused.
+    /// Notes that a hit removed the block (exclusive caches): the ghost list remembers it as reused.
     pub(crate) fn taken_by_hit(&mut self, hash: u64) {
         if self.policy.decides().remembers_taken() || self.hybrid.is_some() {
             self.ghost.remember(hash, RemovalReason::TakenByHit);
         }
     }
 
-    /// A hit on the SSD removed the block of a hybrid pool; `fits` when it came so early that the block would have stayed in
-    /// memory: its next put goes to memory then, and to the SSD otherwise.
+    /// Notes that a hit on the SSD removed the block of a hybrid pool. `fits`: the hit came early enough for a stay in memory,
+    /// so the next put goes to memory, otherwise to the SSD.
     pub(crate) fn taken_from_ssd(&mut self, hash: u64, fits: bool) {
         if self.hybrid.is_some() {
             let reason = if fits {
@@ -203,8 +203,8 @@ impl PoolPolicy {
         }
     }
 
-    /// The ghost list remembers half as many blocks again as the pool has. It grows in steps of a third, as a resize clears
-    /// it: when the pool has grown to eight ninths of what it remembers.
+    /// The ghost list remembers one and a half times the pool's blocks. A resize clears it, so it grows in steps of a third:
+    /// when the pool has grown to eight ninths of its capacity.
     fn grow_ghost(&mut self) {
         let len = self.ghost_blocks();
         if self.has_ghost() && len + len / 8 > self.ghost.capacity() {
@@ -212,8 +212,8 @@ impl PoolPolicy {
         }
     }
 
-    /// It shrinks when the pool has shrunk to a quarter of it, so that all lists together are bounded by four times what the
-    /// stores hold, however blocks and weights go from pool to pool.
+    /// It shrinks when the pool has shrunk to a quarter of it. So all ghost lists together have at most four times the stores'
+    /// blocks, however blocks and weights move between pools.
     fn shrink_ghost(&mut self) {
         let len = self.ghost_blocks();
         if self.ghost.capacity() > 4 * len.max(64) {
@@ -221,14 +221,14 @@ impl PoolPolicy {
         }
     }
 
-    /// Blocks that the ghost list's length follows.
+    /// The number of blocks that the ghost list's length follows.
     fn ghost_blocks(&self) -> usize {
         let len = self.len().saturating_add(self.hybrid.unwrap_or(0));
         usize::try_from(len).unwrap_or(usize::MAX)
     }
 
-    /// Frees up to `want` slots: free ones first, then those of evicted blocks. Of these the ones that were used since they
-    /// were put go to `demotion`.
+    /// Frees up to `want` slots: free ones first, then those of evicted blocks. Evicted blocks that were used since they were
+    /// put go to `demotion`.
     pub(crate) fn evict(
         &mut self,
         store: &MemoryStore,
@@ -336,7 +336,7 @@ impl PoolPolicy {
         EvictionStep::Evicted
     }
 
-    /// Notes that a block was used, as its use counter is cleared.
+    /// Records a block's use, since its use counter is cleared.
     fn spare(&mut self, store: &MemoryStore, slot: u32) {
         let meta = SlotMeta {
             reused: true,
@@ -369,7 +369,7 @@ impl PoolPolicy {
         self.shrink_ghost();
     }
 
-    /// Puts a slot that came from another pool of the VM at the newest end.
+    /// Adds a slot from another pool of the VM at the newest end.
     pub(crate) fn adopt(&mut self, store: &MemoryStore, pool: u32, slot: u32) {
         let meta = SlotMeta {
             pool,
@@ -381,7 +381,7 @@ impl PoolPolicy {
         self.lists[PROBATIONARY].push(store, slot);
     }
 
-    /// Puts `new` where `old` is.
+    /// Replaces `old` by `new` in its list.
     pub(crate) fn replace(&mut self, store: &MemoryStore, old: u32, new: u32) {
         let meta = store.meta(old);
         if self.hand == Some(old) {
@@ -405,18 +405,18 @@ impl PoolPolicy {
     }
 }
 
-/// What became of a block that was to go to the other store.
+/// The result of a demotion.
 enum Demoted {
-    /// It is there.
+    /// It was moved.
     Moved,
-    /// It is in neither store: there was no room.
+    /// It was dropped: there was no room.
     Dropped,
-    /// The slot is not the block's any more.
+    /// The slot no longer has the block.
     Changed,
 }
 
-/// Moves the block of a slot to the other store. The list that the slot is in is locked, so that until the end the slot
-/// belongs to no other block, and its content stays; the index is asked again whether it is still the block's.
+/// Moves the block of a slot to the other store. The slot's list is locked, so the slot gets no other block and its content
+/// stays. The index is checked again at the end.
 fn demote(
     store: &MemoryStore,
     index: &Index,
@@ -457,7 +457,7 @@ mod tests {
         MemoryStore::new(SLOTS, SLOTS, None).unwrap()
     }
 
-    /// A pool's policy, with so many blocks in its lists.
+    /// A pool's policy, with `blocks` blocks in its lists.
     fn filled(store: &MemoryStore, policy: Policy, blocks: u32) -> PoolPolicy {
         let mut filled = PoolPolicy::new(policy);
         for slot in 0..blocks {

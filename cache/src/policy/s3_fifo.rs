@@ -13,7 +13,7 @@ impl EvictionPolicy for S3Fifo {
         true
     }
 
-    /// The small queue, unless it has less than its part.
+    /// The small queue, unless it is below its part.
     fn list(&self, of: &Lists<'_>) -> usize {
         let [small, main] = of.len.map(u64::from);
         if small * 100 < (small + main) * SMALL_PERCENT {

@@ -10,11 +10,11 @@ use justitia_guest_protocol::puts::{
 };
 use justitia_share::Weight;
 
-/// Blocks that are migrated before others get the lock that changes of the cache take.
+/// The most blocks migrated under one hold of the lock for changes of the cache.
 const MIGRATE_STEP: u64 = 64;
 
 impl Port {
-    /// Executes a command; what it made is noted in `answer`.
+    /// Executes a command; notes its result in `answer`.
     pub(super) fn execute(&self, command: &Command, answer: &mut Answer) -> Result<(), Status> {
         let mut pools = self.vm.pools.lock();
         match *command {
@@ -55,7 +55,7 @@ impl Port {
                 answer.verdicts.add(Verdict::Accepted, moved);
                 Ok(())
             }
-            // The table is brought up to date after each command.
+            // The table is updated after each command.
             Command::GetStats => Ok(()),
         }
     }
@@ -72,8 +72,8 @@ impl Port {
         Ok(pools.insert_of_guest(pool))
     }
 
-    /// What a guest asks for of a pool that has `old`. A pool that the host lets use both stores keeps the other, unless the
-    /// guest says both weights.
+    /// The weights that a guest asks for, for a pool that has `old`. If the host lets the pool use both stores, it keeps the
+    /// other one, unless the guest gives both weights.
     fn specified(
         &self,
         old: PoolSpec,
@@ -94,7 +94,7 @@ impl Port {
         Ok(PoolSpec::of(store, weight).with(ssd, weight_of(ssd_weight)?))
     }
 
-    /// Takes a pool that the guest has made from the VM's list. It is emptied without the list's lock.
+    /// Removes a pool of the guest from the VM's list. The caller empties it without the list's lock.
     fn take(pools: &mut VmPools, number: u32) -> Result<PoolId, Status> {
         let of = pools.by_number(number).ok_or(Status::NoPool)?;
         if !of.created_over_port {
@@ -119,7 +119,7 @@ impl Port {
         Ok(moved)
     }
 
-    /// The store that a guest asks for, if it may: one that the pool has already, or the SSD where that is allowed.
+    /// The store that a guest asks for, if it is allowed: a store that the pool already uses, or the SSD if permitted.
     fn store(&self, wanted: Store, has: PoolSpec) -> Result<StoreKind, Status> {
         let wanted = match wanted {
             Store::Memory => StoreKind::Memory,

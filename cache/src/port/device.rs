@@ -1,4 +1,4 @@
-//! The port as a disk: what is written is a message, what is read are answers.
+//! The port as a disk: writes are messages, reads return answers.
 
 use super::state::{PortState, PortStats};
 use crate::block::Block;
@@ -21,7 +21,8 @@ use std::time::Instant;
 pub struct Port {
     pub(super) cache: Arc<Cache>,
     pub(super) vm: Arc<Vm>,
-    /// The disks that its guest may put to, by the serials that its guest sees. They come and go, while the port stays.
+    /// The disks that its guest may put to, by the serials that its guest sees. Disks may be added and removed while the port
+    /// exists.
     disks: RwLock<BTreeMap<Serial, Weak<dyn PutTarget>>>,
     /// Its guest may choose the SSD store for its pools.
     pub(super) may_use_ssd: bool,
@@ -41,7 +42,7 @@ impl Port {
         }
     }
 
-    /// What came over it so far.
+    /// Its statistics.
     pub fn stats(&self) -> PortStats {
         self.state.lock().stats()
     }
@@ -51,7 +52,7 @@ impl Port {
         &self.vm.name
     }
 
-    /// From now on the serial is this disk's. The port does not keep it from being removed.
+    /// Assigns the serial to this disk. The port does not prevent the disk's removal.
     pub fn set_disk(&self, serial: Serial, disk: Weak<dyn PutTarget>) {
         self.disks.write().insert(serial, disk);
     }
@@ -60,7 +61,7 @@ impl Port {
         self.disks.read().get(&serial)?.upgrade()
     }
 
-    /// Handles what was written: all of one write.
+    /// Handles one write, completely.
     fn handle(&self, bytes: &[u8]) {
         let decoded = decode(bytes);
         let Some(message) = self.begin(decoded.as_ref()) else {
@@ -77,7 +78,7 @@ impl Port {
         self.state.lock().answer(answer);
     }
 
-    /// Counts a write; `None` when it is to have no effect.
+    /// Counts a write; `None` when it must be ignored.
     fn begin<'a, 'b>(&self, decoded: Option<&'a Decoded<'b>>) -> Option<&'a Decoded<'b>> {
         let mut state = self.state.lock();
         let Some(message) = decoded else {
@@ -174,7 +175,7 @@ impl BlockDevice for Port {
         Ok(())
     }
 
-    /// Never fails for what is written: what is wrong with a message is counted and answered.
+    /// Never fails for the content: errors in a message are counted and answered.
     fn write_at(&self, buf: &[u8], off: u64, _fua: bool) -> io::Result<()> {
         check_range(self.size(), off, crate::block::len(buf))?;
         self.handle(if off == 0 { buf } else { &[] });
@@ -194,10 +195,10 @@ impl BlockDevice for Port {
 
 /// A disk of the port's VM.
 pub trait PutTarget: Send + Sync {
-    /// What the cache knows it by; `None` when it is not cached.
+    /// Its id in the cache; `None` when it is not cached.
     fn id(&self) -> Option<DiskId>;
 
-    /// Takes a block that the guest evicted, if it is right.
+    /// Takes a block that the guest evicted, if its content is right.
     fn offer(&self, pool: PoolId, block: u64, content: &Block) -> Verdict;
 }
 

@@ -1,8 +1,8 @@
 //! The host's side of a port: the small disk over which the guest of one VM puts blocks and manages its pools.
 //!
-//! A port knows its VM's disks and pools and no others: whatever a guest writes, it reaches nothing of another VM. A
-//! message costs at most 31 verified puts, or one command, whose rate is bounded. The protocol is
-//! [`justitia_guest_protocol::puts`]; `docs/design/guest-port.md` says what each message does.
+//! A port only knows its VM's disks and pools, so a guest cannot reach another VM. A message costs at most 31 verified puts, or
+//! one command, whose rate is bounded. The protocol is [`justitia_guest_protocol::puts`]; `docs/design/guest-port.md` describes
+//! the effect of each message.
 
 #![deny(clippy::indexing_slicing)]
 

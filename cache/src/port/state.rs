@@ -1,4 +1,4 @@
-//! What a port remembers between messages.
+//! The state of a port.
 
 use crate::cache::{PoolStats, VmStats};
 use crate::config::StoreKind;
@@ -13,13 +13,13 @@ use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Commands that a guest may send at once ...
+/// The burst of a guest's commands.
 const BURST: u32 = 256;
-/// ... and one more in each such time in the long run, 64 a second: containers come and go at a lower rate. Each takes
-/// locks that the host's own changes take.
+/// The long-run interval of commands, 64 a second: containers come and go at a lower rate. Each command takes locks that the
+/// host's own changes take.
 const EACH: Duration = Duration::from_nanos(1_000_000_000 / 64);
 
-/// What a port remembers.
+/// The state of a port.
 pub(super) struct PortState {
     pub(super) window: Window,
     pub(super) rate: TokenBucket,
@@ -28,7 +28,7 @@ pub(super) struct PortState {
     /// Newest first.
     answers: VecDeque<Answer>,
     rows: Vec<PoolRow>,
-    /// What is read from the port; the first page is brought up to date when it is read.
+    /// The readable area of the port; its first page is updated on a read.
     area: Box<[u8; PORT_SIZE]>,
 }
 
@@ -63,7 +63,7 @@ impl PortState {
         self.answers.push_front(answer);
     }
 
-    /// Brings the pool table up to date: with these figures, or with the last ones.
+    /// Updates the pool table, with these figures or the last ones.
     pub(super) fn list(&mut self, pools: &VmPools, figures: Option<&VmStats>) {
         if let Some(figures) = figures {
             (self.header.missed, self.header.hit) = read_times(figures);
@@ -99,7 +99,7 @@ impl PortState {
         AreaWriter::again(&mut self.area).pools(self.rows.iter().copied());
     }
 
-    /// What a guest reads.
+    /// The area that a guest reads.
     pub(super) fn area(&mut self) -> &[u8; PORT_SIZE] {
         self.header.sequence = self.window.highest();
         self.header.messages = self.stats.messages;
@@ -112,7 +112,7 @@ impl PortState {
         &self.area
     }
 
-    /// What came over the port so far.
+    /// The statistics of the port.
     pub(super) fn stats(&self) -> PortStats {
         let mut stats = self.stats.clone();
         stats.set_verdicts(|verdict: Verdict| self.header.verdicts.of(verdict));
@@ -120,7 +120,7 @@ impl PortState {
     }
 }
 
-/// How long reads of the VM's disks take that miss, and those that hit.
+/// The times of reads of the VM's disks: misses, and hits.
 fn read_times(vm: &VmStats) -> (ReadTime, ReadTime) {
     let (mut missed, mut hit) = (ReadTime::default(), ReadTime::default());
     let busy = vm.disks.iter().map(|disk| disk.read_busy_us);
@@ -134,7 +134,7 @@ fn read_times(vm: &VmStats) -> (ReadTime, ReadTime) {
 }
 
 fn fill_in(row: &mut PoolRow, found: &PoolStats) {
-    // Of a pool in both stores the sum. One that uses only the SSD may use memory while that does not work.
+    // For a pool in both stores, the sum. A pool that only uses the SSD may use memory while the SSD does not work.
     let parts = [found.memory_entitlement_bytes, found.ssd_entitlement_bytes];
     row.entitlement_bytes = parts.iter().sum();
     row.memory_bytes = found.memory_bytes;
@@ -148,16 +148,16 @@ fn fill_in(row: &mut PoolRow, found: &PoolStats) {
     row.invalidations = found.counts.invalidations;
 }
 
-// What came over a port.
+// Statistics of a port.
 
-/// What came over the port of a VM since it was made.
+/// Statistics of a VM's port since it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PortStats {
     /// The VM.
     pub vm: String,
     /// Messages handled.
     pub messages: u64,
-    /// Writes that were no message, and messages that were wrong.
+    /// Writes that were no message, and invalid messages.
     pub malformed: u64,
     /// Messages that were handled before, or were too old.
     pub replayed: u64,
@@ -165,7 +165,7 @@ pub struct PortStats {
     pub commands: u64,
     /// Commands refused.
     pub commands_refused: u64,
-    /// Offered blocks, by what became of them.
+    /// Offered blocks, by verdict.
     pub verdicts: BTreeMap<&'static str, u64>,
     /// Offered blocks whose pool was unknown: the default pool took them.
     pub unknown_pool: u64,
@@ -180,16 +180,16 @@ impl PortStats {
         }
     }
 
-    /// All verdicts, with those that did not occur.
+    /// Sets all verdicts, including those that did not occur.
     fn set_verdicts(&mut self, of: impl Fn(Verdict) -> u64) {
         self.verdicts = Verdict::ALL.map(|v| (v.name(), of(v))).into();
     }
 }
 
-// Which sequence numbers were handled: each is, once, in any order within a window, as IPsec does (RFC 4303, 3.4.3). The
-// numbers go round, so that no number is the last one.
+// A window of handled sequence numbers. Each number is handled once, in any order within the window, as in IPsec (RFC 4303,
+// 3.4.3). The numbers wrap around, so that none is the last.
 
-/// Numbers below the highest that can still come.
+/// The numbers below the highest that are still accepted.
 const WIDTH: u64 = 1024;
 
 const WORDS: usize = 16;
@@ -197,9 +197,9 @@ const WORDS: usize = 16;
 /// The window.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// The latest number that was handled; 0 is none.
+    /// The latest handled number; 0 is none.
     highest: u64,
-    /// Whether a number of the window was handled, by its remainder.
+    /// A bit for each number of the window, by remainder: it was handled.
     handled: [u64; WORDS],
 }
 
@@ -208,14 +208,14 @@ impl Window {
         self.highest
     }
 
-    /// Is the number handled for the first time? It counts as handled then. 0 never is.
+    /// Is the number new? If so, marks it as handled. 0 is never new.
     pub(super) fn take(&mut self, number: u64) -> bool {
         if number == 0 {
             return false;
         }
-        // The first may be any: a guest goes on where it was when the daemon is started anew.
+        // The first may be any: a guest continues its numbers after a restart of the daemon.
         if self.highest == 0 || is_later(number, self.highest) {
-            // Those that the window passes over are free again.
+            // Clear the numbers that the window skips.
             for n in 0..number.wrapping_sub(self.highest).min(WIDTH) {
                 self.mark(number.wrapping_sub(n), false);
             }
@@ -230,7 +230,7 @@ impl Window {
     /// The word of a number, by its remainder, and its bit.
     fn place(&mut self, number: u64) -> (&mut u64, u64) {
         let [word, ..] = (number % WIDTH / 64).to_le_bytes();
-        // Fewer than there are words.
+        // Smaller than the number of words.
         let [first, rest @ ..] = &mut self.handled;
         let word = usize::from(word)
             .checked_sub(1)

@@ -1,8 +1,7 @@
-//! What guests hold: for blocks that a VM has read or written as a whole, a keyed hash of the content.
+//! Tracks the contents that guests hold: a keyed hash for each block that a VM has read or written completely.
 //!
-//! A guest that puts a block is believed only if the content has the hash that the block had when it was served last. The
-//! hash is XXH3 with a secret of this start that no guest knows. A table is one VM's, so that no VM takes another's
-//! places in it.
+//! A put is accepted only if its content has the hash of the block's last served content. The hash is XXH3 with a secret of
+//! this start that no guest knows. Each VM has its own table, so that no VM takes another's places.
 
 mod table;
 
@@ -13,17 +12,17 @@ use std::io;
 use table::{ContentHash, ResidencyTable};
 use xxhash_rust::xxh3::xxh3_64_with_secret;
 
-/// Bytes of the secret: what XXH3 takes by default.
+/// Bytes of the secret: XXH3's default.
 const SECRET: usize = 192;
 
-/// What the guest of one VM holds.
+/// The contents that the guest of one VM holds.
 pub(crate) struct Residency {
     table: ResidencyTable,
     secret: [u8; SECRET],
 }
 
 impl Residency {
-    /// A table of at most `bytes`, 16 for a block. The memory is taken as it is used.
+    /// A table of at most `bytes`, 16 for a block. Memory is allocated on use.
     ///
     /// # Errors
     /// When the kernel has no random bytes.
@@ -38,7 +37,7 @@ impl Residency {
         })
     }
 
-    /// The hash of a content; `salt` tells a disk from a later one that has its number.
+    /// The hash of a content. `salt` distinguishes a disk from a later one with the same number.
     pub(crate) fn hash(&self, content: &Block, salt: u32) -> ContentHash {
         let hash = xxh3_64_with_secret(content, &self.secret);
         let salt = u64::from(salt).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -50,17 +49,17 @@ impl Residency {
         self.table.lock(key)
     }
 
-    /// Forgets what is known of these blocks of a disk.
+    /// Forgets the hashes of these blocks of a disk.
     pub(crate) fn forget(&self, disk: u32, blocks: std::ops::Range<u64>) {
         self.table.forget(disk, blocks);
     }
 
-    /// Blocks that are known.
+    /// The number of known blocks.
     pub(crate) fn len(&self) -> u64 {
         self.table.len()
     }
 
-    /// Blocks that can be known.
+    /// The capacity in blocks.
     pub(crate) fn capacity(&self) -> u64 {
         self.table.capacity()
     }

@@ -1,7 +1,7 @@
 //! A bounded table from blocks to the hashes of their contents, 16 bytes a block.
 //!
-//! Sets of four places; a new block takes the place of the oldest of its set. Sixteen neighbouring blocks lie in
-//! neighbouring sets, so that large reads and writes touch few cache lines and take few locks.
+//! It has sets of four places; a new block replaces the oldest of its set. Sixteen neighbouring blocks are in neighbouring
+//! sets, so that large reads and writes touch few cache lines and take few locks.
 
 use crate::block::{Key, MAX_BLOCK};
 use crate::index::scale;
@@ -98,7 +98,7 @@ impl ResidencyTable {
         }
     }
 
-    /// Forgets the blocks that `wanted` names.
+    /// Forgets the blocks that `wanted` accepts.
     fn sweep(&self, wanted: impl Fn(u64) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -125,7 +125,7 @@ impl ResidencyTable {
         u64::try_from(SHARDS * self.sets * PLACES).unwrap_or(u64::MAX)
     }
 
-    /// The shard of a group, and where its sets begin.
+    /// The shard of a group, and the first of its sets.
     fn group(&self, group: u64) -> (usize, usize) {
         let hash = Key::from_raw(group).hash(self.seed);
         (scale(hash >> 32, SHARDS), scale(hash, self.sets))
@@ -152,7 +152,7 @@ impl Shard {
     fn remove(&mut self, set: usize, key: u64) -> Option<u64> {
         let (place, hash) = self.find(set, key)?;
         let set = &mut self.sets[set];
-        // Those behind it move up, so that the order stays.
+        // Later places move up, to keep the order.
         set.copy_within(2 * (place + 1).., 2 * place);
         set[2 * (PLACES - 1)..].fill(0);
         self.used -= 1;
@@ -167,7 +167,7 @@ impl ResidentEntry<'_> {
         Some(ContentHash(hash))
     }
 
-    /// Sets the hash of the block's content. The block that was set longest ago in the set may be forgotten for it.
+    /// Sets the hash of the block's content. It may replace the block of the set that was set longest ago.
     pub(crate) fn set(&mut self, hash: ContentHash) {
         let shard = &mut *self.shard;
         shard.remove(self.set, self.key);
