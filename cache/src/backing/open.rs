@@ -1,4 +1,4 @@
-//! Opening an image: past the page cache where that works, and locked.
+//! Opens an image: with direct I/O where that works, and locked.
 
 use super::raw::RawImage;
 use crate::block_dev::{ImageFile, SyncErrors};
@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 pub struct OpenOptions {
     /// Refuse to change it.
     pub read_only: bool,
-    /// Go past the host's page cache where the file system lets us.
+    /// Bypass the host's page cache where the file system allows it.
     pub direct: bool,
-    /// Take it for raw even if it looks like an image of another format.
+    /// Open it as raw even if it looks like an image of another format.
     pub any_format: bool,
 }
 
@@ -38,7 +38,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// What to do about it.
+/// Advice for an error.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => ": name one that exists, or make it (`truncate -s 10G FILE`)",
@@ -49,10 +49,10 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// What a unit with `ProtectHome=yes` does not see, and with `ProtectHome=read-only` cannot write.
+/// Directories that are hidden from a unit with `ProtectHome=yes`, and read-only with `ProtectHome=read-only`.
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
 
-/// What to do about it where the unit may be why.
+/// Advice if the unit's settings may be the cause.
 fn unit_hint(path: &Path, error: &io::Error) -> &'static str {
     let kinds = [io::ErrorKind::NotFound, io::ErrorKind::ReadOnlyFilesystem];
     match kinds.contains(&error.kind()) && HOMES.iter().any(|home| path.starts_with(home)) {
@@ -83,7 +83,7 @@ pub enum OpenError {
     Kind {
         /// The image.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Its fault.
         why: String,
     },
     /// Another process writes it.
@@ -96,7 +96,7 @@ pub enum OpenError {
     },
 }
 
-/// How long an image may be in use before that is an error: the last writes of a killed server may still be in flight.
+/// The wait for an image in use before that is an error: the last writes of a killed server may still be in flight.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl RawImage {
@@ -172,7 +172,7 @@ impl RawImage {
         let direct = align > 1;
         let file = Arc::new(file);
         let buffered = if direct {
-            // Through /proc, so that it is the file that was locked, whatever the path names by now.
+            // Opened through /proc, so that it is the locked file even if the path names another by now.
             let again = format!("/proc/self/fd/{}", file.as_raw_fd());
             let again = open(Path::new(&again), options.read_only, OFlags::empty());
             Arc::new(again.map_err(io_error)?)
@@ -230,8 +230,8 @@ fn check_format(path: &Path, file: &File, options: OpenOptions) -> Result<(), Op
     })
 }
 
-/// File systems of which it is known that a write with `RWF_DSYNC` is durable when it has ended, direct or not: ext2 to
-/// ext4, XFS, Btrfs, F2FS, tmpfs. A FUSE file system, for one, is told of no sync then.
+/// File systems on which a write with `RWF_DSYNC` is known to be durable when it has ended, direct or not: ext2 to ext4, XFS,
+/// Btrfs, F2FS, tmpfs. A FUSE file system, for example, gets no sync then.
 const WITH_DSYNC: [i64; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
 
 fn has_dsync(file: &File) -> rustix::io::Result<bool> {
@@ -239,7 +239,7 @@ fn has_dsync(file: &File) -> rustix::io::Result<bool> {
     Ok(WITH_DSYNC.contains(&found))
 }
 
-/// The image past the page cache, and what its offsets are multiples of; `None` where that does not work.
+/// The image opened for direct I/O, and the alignment of its offsets; `None` where that does not work.
 fn open_direct(
     open_first: impl Fn(OFlags) -> Result<File, OpenError>,
 ) -> Result<Option<(File, u64)>, OpenError> {
@@ -252,7 +252,7 @@ fn open_direct(
     }
 }
 
-/// An image that is open already, and what its offsets are multiples of: 1 through the page cache.
+/// An open image, and the alignment of its offsets: 1 through the page cache.
 fn with_alignment(file: File) -> Option<(File, u64)> {
     let align = match fcntl_getfl(&file).ok()?.contains(OFlags::DIRECT) {
         true => alignment(&file)?,
@@ -261,7 +261,7 @@ fn with_alignment(file: File) -> Option<(File, u64)> {
     Some((file, align))
 }
 
-/// What offsets of direct I/O are multiples of, at least 512; `None` where it does not work.
+/// The alignment of direct I/O, at least 512; `None` where it does not work.
 fn alignment(file: &File) -> Option<u64> {
     let align = stated_alignment(file).max(512);
     let mut buf = AlignedBuf::new(usize::try_from(align).ok()?.max(PAGE));
@@ -269,7 +269,8 @@ fn alignment(file: &File) -> Option<u64> {
     Some(align)
 }
 
-/// What the kernel says (`STATX_DIOALIGN`, Linux 6.1 and later), or else a page. A read tells nothing: one of a hole asks no disk.
+/// The alignment that the kernel reports (`STATX_DIOALIGN`, Linux 6.1 and later), or else a page. A test read cannot tell: a
+/// read of a hole does not reach the disk.
 fn stated_alignment(file: &File) -> u64 {
     let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     let says = |mask| StatxFlags::from_bits_retain(mask).contains(StatxFlags::DIOALIGN);
@@ -291,12 +292,12 @@ fn open(path: &Path, read_only: bool, flags: OFlags) -> io::Result<File> {
         .open(path)
 }
 
-// What looks like an image of another format than raw: served as it is, a guest would see the format's tables for its disk.
+// Detects images of other formats: served raw, a guest would see the format's tables instead of its disk.
 
-/// Formats by the bytes with which their last 512 bytes begin.
+/// Formats by the first bytes of their last 512 bytes.
 const ENDS: [(&[u8], &str); 2] = [(b"conectix", "VHD"), (b"koly", "DMG")];
 
-/// The format that the image looks like; `None` for raw. `file` may be read anywhere.
+/// The format that the image looks like; `None` for raw. `file` must allow reads at any offset.
 pub(super) fn foreign(file: &File, size: u64) -> io::Result<Option<&'static str>> {
     if let Some(name) = image_format::of_beginning(&read(file, 0)?) {
         return Ok(Some(name));
@@ -314,15 +315,15 @@ fn read(file: &File, at: u64) -> io::Result<Vec<u8>> {
     Ok(found)
 }
 
-// No other process may write an image that is served: the cache would not see it.
+// No other process may write a served image: the cache would not see the change.
 //
 // The locks are QEMU's (`block/file-posix.c` documents them): open-file-description locks on single bytes,
 // one for each permission that is used and one for each that is not shared with others. So QEMU refuses an
 // image that Justitia serves, and the other way round. Block devices are also opened with `O_EXCL`, even
 // to be read: that keeps out mounts and device mappers, and any other server.
 //
-// The locked open file is the one that io_uring writes through. Requests of a killed process go on in the kernel, and
-// each has a reference to the open file: the kernel releases the locks with the last of them.
+// io_uring writes through the locked open file. Requests of a killed process continue in the kernel, and each has a reference
+// to the open file: the kernel releases the locks with the last of them.
 
 /// Byte `PERMISSION + p` is locked by a process that uses permission `p`.
 const PERMISSION: libc::off_t = 100;
@@ -346,14 +347,14 @@ pub enum LockError {
     Io(#[from] io::Error),
 }
 
-/// Takes the locks for as long as `file` is open, here or in requests in flight.
+/// Takes the locks. They last while `file` is open, here or in requests in flight.
 pub(crate) fn take_locks(file: &File, read_only: bool) -> Result<(), LockError> {
     let used: &[_] = if read_only {
         &[CONSISTENT_READ]
     } else {
         &[CONSISTENT_READ, WRITE, RESIZE]
     };
-    // Readers do not share writing either: cached blocks would become stale.
+    // Readers do not allow other writers either: cached blocks would become stale.
     let unshared = [WRITE, RESIZE];
     for p in used {
         set(file, PERMISSION + p)?;
@@ -373,7 +374,7 @@ pub(crate) fn take_locks(file: &File, read_only: bool) -> Result<(), LockError> 
     Ok(())
 }
 
-/// Does somebody have the lock against writers, by whatever open file? [`take_locks`] then says whether it is this one.
+/// Is the lock against writers taken, by any open file? [`take_locks`] then tells whether it is this one's.
 fn is_taken(file: &File) -> bool {
     let again = format!("/proc/self/fd/{}", file.as_raw_fd());
     let again = File::open(again);
@@ -400,7 +401,7 @@ fn set(file: &File, byte: libc::off_t) -> Result<(), LockError> {
     }
 }
 
-/// Would a write lock conflict? Our own read locks do not count: they are this open file's.
+/// Would a write lock conflict? Our own read locks do not count: they belong to this open file.
 fn held_by_another(file: &File, byte: libc::off_t) -> Result<bool, LockError> {
     let mut lock = record(libc::F_WRLCK, byte);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)).map_err(|e| LockError::Io(e.into()))?;

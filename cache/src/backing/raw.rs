@@ -1,6 +1,6 @@
 //! A raw image: a regular file or a block device.
 //!
-//! Data bypasses the host's page cache (`O_DIRECT`) where the file system supports it: it would be cached twice.
+//! Data bypasses the host's page cache (`O_DIRECT`) where the file system supports it: otherwise it would be cached twice.
 
 use crate::block::len;
 use crate::block_dev::{BlockDevice, ImageFile, Sync, check_range};
@@ -17,44 +17,43 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A raw image that this process alone may write.
 pub struct RawImage {
-    /// What rings transfer from and to; past the page cache, if that works here. Holds the locks: the kernel releases
-    /// them with the last reference to this open file, and each request in a ring has one. So a server that is
-    /// killed keeps the image locked until the disk has answered its last write.
+    /// The file for rings, with direct I/O if that works here. It holds the locks: the kernel releases them with the last
+    /// reference to this open file, and each request in a ring has one. So a killed server's image stays locked until the disk
+    /// has answered its last write.
     pub(super) file: ImageFile,
-    /// Through the page cache: for what `O_DIRECT` cannot do. Threads alone use it, and a process does not end before
-    /// its threads have come back from the disk.
+    /// The file through the page cache, for operations that `O_DIRECT` cannot do. Only threads use it, and a process does not
+    /// end before its threads have returned from the disk.
     pub(super) buffered: Arc<File>,
     pub(super) direct: bool,
     /// A block device.
     pub(super) is_device: bool,
-    /// The last daemon has handed it over, with its locks, which no other process could take meanwhile.
+    /// The last daemon has handed it over, still locked, so no other process could lock it meanwhile.
     pub(super) was_held: bool,
     /// Bytes.
     pub(super) size: AtomicU64,
 }
 
 impl RawImage {
-    /// Whether reads and writes go past the host's page cache.
+    /// Do reads and writes bypass the host's page cache?
     #[must_use]
     pub const fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// Has it been locked all the time since the last daemon locked it?
+    /// Was it locked continuously since the last daemon locked it?
     pub(crate) const fn was_held(&self) -> bool {
         self.was_held
     }
 
-    /// The open file that is locked.
+    /// The locked open file.
     pub(crate) fn locked_file(&self) -> &Arc<File> {
         self.file.shared()
     }
 
-    /// The parts of a range that are allocated and those that are not, in order, at most `limit`. The last
-    /// one may end beyond the range.
+    /// The allocated and unallocated parts of a range, in order, at most `limit`. The last one may end beyond the range.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn extents(&self, off: u64, count: u64, limit: usize) -> io::Result<Vec<(u64, bool)>> {
         check_range(self.size(), off, count)?;
         let end = off + count;
@@ -69,7 +68,7 @@ impl RawImage {
         Ok(found)
     }
 
-    /// Where the extent at `at` ends, and whether it is a hole.
+    /// The end of the extent at `at`, and whether it is a hole.
     fn boundary(&self, at: u64) -> io::Result<(u64, bool)> {
         match rustix::fs::seek(&self.buffered, SeekFrom::Data(at)) {
             Ok(data) if data > at => Ok((data, true)),
@@ -77,21 +76,21 @@ impl RawImage {
                 Ok(hole) => Ok((hole, false)),
                 Err(e) => Err(e.into()),
             },
-            // Nothing but a hole up to the end.
+            // A hole up to the end.
             Err(Errno::NXIO) => Ok((self.size(), true)),
-            // Block devices do not tell: all of it is data.
+            // Block devices do not report holes: all of it is data.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok((self.size(), false)),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// As on a file system of which it is not known that writes with `RWF_DSYNC` are durable.
+    /// Behaves as on a file system where `RWF_DSYNC` is not known to be durable.
     #[cfg(test)]
     pub(crate) const fn forget_dsync(&mut self) {
         self.file.forget_dsync();
     }
 
-    /// Writes all of `buf`; what goes wrong with a durable write is remembered.
+    /// Writes all of `buf`. Remembers the failure of a durable write.
     fn write_full(&self, file: &File, buf: &[u8], off: u64, fua: bool) -> io::Result<()> {
         if !fua {
             return write_all(file, buf, off, false);
@@ -101,11 +100,11 @@ impl RawImage {
             return errors.settle(Sync::Write, write_all(file, buf, off, true));
         }
         errors.settle(Sync::Write, write_all(file, buf, off, false))?;
-        // What it fails with says something of earlier writes too.
+        // Its failure concerns earlier writes, too.
         errors.settle(Sync::Flush, sync(file).map_err(io::Error::from))
     }
 
-    /// Lets the file system or device make zeroes; [`io::ErrorKind::Unsupported`] when it cannot.
+    /// Makes zeroes by the file system or device; [`io::ErrorKind::Unsupported`] when it cannot.
     fn zero_range(&self, off: u64, count: u64, may_unmap: bool) -> io::Result<()> {
         if count == 0 {
             return Ok(());
@@ -124,7 +123,7 @@ impl RawImage {
         }
     }
 
-    /// Writes zeroes the long way.
+    /// Writes zeroes like other content.
     fn write_zero_blocks(&self, off: u64, count: u64) -> io::Result<()> {
         let zeroes = AlignedBuf::new(1 << 20);
         let mut at = off;
@@ -149,7 +148,7 @@ impl BlockDevice for RawImage {
         Ok(found)
     }
 
-    /// A device has the size that it has: one that is too small is an error.
+    /// A device cannot grow here: one that is too small is an error.
     fn grow(&self, size: u64) -> io::Result<u64> {
         let found = rustix::fs::seek(&self.buffered, SeekFrom::End(0))?;
         if found < size && self.is_device {
@@ -162,7 +161,7 @@ impl BlockDevice for RawImage {
         }
         if found < size {
             rustix::fs::ftruncate(&self.buffered, size)?;
-            // A size that was told, and is gone after a loss of power, would be a disk that shrinks.
+            // Flush before the size is announced: else a power loss could shrink the disk.
             self.flush()?;
         }
         let size = found.max(size);
@@ -207,7 +206,7 @@ impl BlockDevice for RawImage {
     }
 
     fn flush(&self) -> io::Result<()> {
-        // Covers both descriptors: it is the inode that is synchronised.
+        // Covers both descriptors: it syncs the inode.
         let done = sync(&self.buffered).map_err(io::Error::from);
         self.file.sync_errors().settle(Sync::Flush, done)
     }
@@ -224,7 +223,7 @@ impl BlockDevice for RawImage {
         let _alone = self.file.unaligned().write();
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match zero(&self.buffered, how, off, count) {
-            // A hint: where it cannot be followed, nothing happens. Devices want whole sectors.
+            // A hint: where it is not supported, nothing happens. Devices need whole sectors.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             Err(e) => Err(e.into()),
         }
@@ -249,7 +248,7 @@ impl BlockDevice for RawImage {
         may_unmap: bool,
     ) -> io::Result<()> {
         check_range(self.size(), off, count)?;
-        // A device that may not unmap writes zeroes, itself or by the kernel.
+        // Without unmapping, a device writes zeroes, itself or by the kernel.
         if self.is_device && !may_unmap {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -258,7 +257,7 @@ impl BlockDevice for RawImage {
     }
 }
 
-/// Reads until `buf` is full or the file ends; what lies beyond the end reads as zeroes.
+/// Reads until `buf` is full or the file ends; fills the rest with zeroes.
 fn read_full(file: &File, mut buf: &mut [u8], mut off: u64) -> io::Result<()> {
     while !buf.is_empty() {
         match pread(file, &mut *buf, off) {
@@ -277,7 +276,7 @@ fn read_full(file: &File, mut buf: &mut [u8], mut off: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes all of `buf`, with `dsync` durably.
+/// Writes all of `buf`, durably with `dsync`.
 fn write_all(file: &File, mut buf: &[u8], mut off: u64, dsync: bool) -> io::Result<()> {
     let flags = if dsync {
         ReadWriteFlags::DSYNC
@@ -298,9 +297,9 @@ fn write_all(file: &File, mut buf: &[u8], mut off: u64, dsync: bool) -> io::Resu
     Ok(())
 }
 
-// The system calls that change an image, made by a thread. Those that a ring makes are `ImageFile`'s.
+// System calls of threads that change an image. Rings use `ImageFile`.
 
-/// Writes some of `buf`; how much.
+/// Writes some of `buf`. Returns the number of bytes.
 pub(super) fn write(file: &File, buf: &[u8], off: u64, flags: ReadWriteFlags) -> Result<usize> {
     #[cfg(test)]
     let recorded = began(file, || Call::Write {
@@ -316,7 +315,7 @@ pub(super) fn write(file: &File, buf: &[u8], off: u64, flags: ReadWriteFlags) ->
     done
 }
 
-/// Makes durable what was written before.
+/// Makes earlier writes durable.
 pub(super) fn sync(file: &File) -> Result<()> {
     #[cfg(test)]
     let recorded = began(file, || Call::Sync);
@@ -328,7 +327,7 @@ pub(super) fn sync(file: &File) -> Result<()> {
     done
 }
 
-/// Makes a range zero without writing it, as `how` says.
+/// Zeroes a range without writing it, in the way of `how`.
 pub(super) fn zero(file: &File, how: FallocateFlags, off: u64, count: u64) -> Result<()> {
     #[cfg(test)]
     let recorded = began(file, || Call::Write {

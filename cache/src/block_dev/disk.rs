@@ -5,26 +5,26 @@ use crate::block::len;
 use parking_lot::RwLock;
 use std::io;
 
-/// A disk. All operations may be called from several threads at once; the order of
-/// overlapping operations that run at the same time is undefined, as on real disks.
+/// A disk. All operations may be called from several threads at once. The order of concurrent overlapping operations is
+/// undefined, as on real disks.
 ///
 /// Offsets and lengths are bytes and need no alignment. A range beyond [`size`](Self::size) is
 /// [`io::ErrorKind::InvalidInput`]. After an error of a write, discard or write-zeroes the content of the
 /// range is undefined until it is written again.
 pub trait BlockDevice: Send + Sync {
-    /// Bytes. Changes by [`refresh_size`](Self::refresh_size) and [`grow`](Self::grow) alone.
+    /// Bytes. Only [`refresh_size`](Self::refresh_size) and [`grow`](Self::grow) change it.
     fn size(&self) -> u64;
 
-    /// Takes over the size that the backing store has now; returns it. By default it cannot change.
+    /// Takes over the backing store's current size, and returns it. By default the size cannot change.
     ///
     /// # Errors
-    /// What the backing store reports.
+    /// Errors of the backing store.
     fn refresh_size(&self) -> io::Result<u64> {
         Ok(self.size())
     }
 
-    /// Makes the backing store at least `size` bytes long, on stable storage when this returns; what is new of it reads as
-    /// zeroes. Returns its size. By default it cannot grow.
+    /// Makes the backing store at least `size` bytes long, on stable storage when this returns. The new part reads as zeroes.
+    /// Returns its size. By default it cannot grow.
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] where it cannot grow, else what the backing store reports.
@@ -35,50 +35,48 @@ pub trait BlockDevice: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Fills `buf` from `off`, wholly or with an error.
+    /// Fills `buf` from `off` completely, or fails.
     ///
     /// # Errors
-    /// What the backing store reports.
+    /// Errors of the backing store.
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<()>;
 
-    /// Writes `buf` at `off`. With `fua` (force unit access) the data is on stable storage before this
-    /// returns; without, a later [`flush`](Self::flush) puts it there.
+    /// Writes `buf` at `off`. With `fua` (force unit access) the data is on stable storage before this returns; without it,
+    /// after a later [`flush`](Self::flush).
     ///
     /// # Errors
-    /// What the backing store reports.
+    /// Errors of the backing store.
     fn write_at(&self, buf: &[u8], off: u64, fua: bool) -> io::Result<()>;
 
-    /// Puts everything that was written before on stable storage (`fdatasync`). Once that has failed, every later call
-    /// fails, too.
+    /// Makes all earlier writes durable (`fdatasync`). After a failure all later calls fail.
     ///
     /// # Errors
-    /// What the backing store reports.
+    /// Errors of the backing store.
     fn flush(&self) -> io::Result<()>;
 
-    /// Tells that the content is no longer needed. Reads return anything until it is written again. By default nothing is
-    /// done.
+    /// Discards the content. Reads return anything until it is written again. By default it does nothing.
     ///
     /// # Errors
-    /// What the backing store reports.
+    /// Errors of the backing store.
     fn discard(&self, off: u64, len: u64) -> io::Result<()> {
         check_range(self.size(), off, len)
     }
 
-    /// Writes zeroes; with `may_unmap` the space may be given back to the file system. By default they are written as any
-    /// other content.
+    /// Writes zeroes. `may_unmap` lets the space be returned to the file system. By default zeroes are written like any other
+    /// content.
     ///
     /// # Errors
-    /// What the backing store reports.
+    /// Errors of the backing store.
     fn write_zeroes(&self, off: u64, len: u64, fua: bool, _may_unmap: bool) -> io::Result<()> {
         check_range(self.size(), off, len)?;
         let count = usize::try_from(len).map_err(io::Error::other)?;
         self.write_at(&vec![0; count], off, fua)
     }
 
-    /// As [`write_zeroes`](Self::write_zeroes), but only if that takes less than to write them.
+    /// As [`write_zeroes`](Self::write_zeroes), but only if that is faster than writing zeroes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] at once where it takes as long, which is the default; else what the backing store
+    /// [`io::ErrorKind::Unsupported`] at once where it is not faster, which is the default; else what the backing store
     /// reports.
     fn write_zeroes_fast(
         &self,
@@ -90,13 +88,12 @@ pub trait BlockDevice: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Why a flush or a durable write has failed, so that every later one fails. By default that is not remembered.
+    /// Why a flush or a durable write has failed, so that all later ones fail. By default failures are not remembered.
     fn sync_failure(&self) -> Option<String> {
         None
     }
 
-    /// The file that holds it, byte for byte, for front ends that transfer without waiting. By default there
-    /// is none.
+    /// The file with its content, byte for byte, for front ends that transfer without waiting. By default there is none.
     fn file(&self) -> Option<&ImageFile> {
         None
     }
@@ -130,7 +127,7 @@ impl RamDisk {
 
     fn place(&self, off: u64, len: u64) -> io::Result<std::ops::Range<usize>> {
         check_range(self.size(), off, len)?;
-        // Inside the disk means inside a slice, so both fit.
+        // A range inside the disk is inside a slice, so both fit.
         let start = usize::try_from(off).map_err(io::Error::other)?;
         let count = usize::try_from(len).map_err(io::Error::other)?;
         Ok(start..start + count)

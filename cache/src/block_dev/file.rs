@@ -1,4 +1,4 @@
-//! An image's file, as io_uring reads and writes it.
+//! An image's file for io_uring.
 
 use crate::block::len;
 use io_uring::{opcode, squeue, types};
@@ -15,15 +15,15 @@ pub struct ImageFile {
     file: Arc<File>,
     /// Offsets and lengths are multiples of this. 1 through the page cache.
     align: u64,
-    /// Taken for writing by writes that are not aligned: the kernel turns them into read-modify-write of
-    /// whole sectors, which must not meet another write to the same sector on the direct path.
+    /// Unaligned writes take it for writing: the kernel turns them into read-modify-write of whole sectors, which must not race
+    /// with another direct write to the same sector.
     unaligned: Arc<RwLock<()>>,
     /// A write with `RWF_DSYNC` is durable when it has ended.
     dsync: bool,
     sync_errors: SyncErrors,
 }
 
-/// Held by aligned writes, which may overlap each other; writes that are not aligned wait for it.
+/// Aligned writes hold it and may overlap each other; unaligned writes wait for it.
 pub(crate) type SharedWriteGuard = ArcRwLockReadGuard<RawRwLock, ()>;
 
 impl ImageFile {
@@ -47,7 +47,7 @@ impl ImageFile {
         self.dsync = false;
     }
 
-    /// Whether a sync has failed. Every one that ends, wherever it was made, must be told.
+    /// The record of failed syncs. Report the result of every sync to it.
     pub(crate) const fn sync_errors(&self) -> &SyncErrors {
         &self.sync_errors
     }
@@ -73,13 +73,13 @@ impl ImageFile {
         (off | len).is_multiple_of(self.align)
     }
 
-    /// May this memory be read into and written from at `off`?
+    /// May this memory be used for a direct transfer at `off`?
     pub(crate) fn accepts(&self, off: u64, buf: &[u8]) -> bool {
         let memory = self.align == 1 || buf.as_ptr().addr().is_multiple_of(512);
         self.is_aligned(off, len(buf)) && memory
     }
 
-    /// Reads into `buf`; `None` when that takes more than one transfer.
+    /// Reads into `buf`; `None` when that needs more than one transfer.
     pub(crate) fn read(&self, buf: &mut [u8], off: u64) -> Option<squeue::Entry> {
         let count = u32::try_from(buf.len()).ok()?;
         let file = types::Fd(self.file.as_raw_fd());
@@ -90,8 +90,9 @@ impl ImageFile {
         })
     }
 
-    /// Writes `buf`, durably with `fua`; `None` when that takes more than one transfer, or a write that is
-    /// not aligned is under way. What it ends with goes to [`sync_errors`](Self::sync_errors) if it was durable. The guard must be kept until it has come back.
+    /// Writes `buf`, durably with `fua`. `None` when that needs more than one transfer, or an unaligned write is in flight.
+    /// Report the result of a durable write to [`sync_errors`](Self::sync_errors). Keep the guard until the write has
+    /// completed.
     pub(crate) fn write(
         &self,
         buf: &[u8],
@@ -118,7 +119,7 @@ impl ImageFile {
         })
     }
 
-    /// Puts what was written before on stable storage. What it ends with goes to [`sync_errors`](Self::sync_errors).
+    /// Makes earlier writes durable. Report the result to [`sync_errors`](Self::sync_errors).
     pub(crate) fn sync(&self) -> squeue::Entry {
         opcode::Fsync::new(types::Fd(self.file.as_raw_fd()))
             .flags(types::FsyncFlags::DATASYNC)
@@ -126,26 +127,26 @@ impl ImageFile {
     }
 }
 
-// What was acknowledged and never reached stable storage. The kernel tells that once to each open file, and then drops what
-// it could not write: a later `fdatasync` says nothing of it. So it is remembered here.
+// Acknowledged writes that never reached stable storage. The kernel reports an error once to each open file, and then drops the
+// failed pages: a later `fdatasync` does not report them. So the error is remembered here.
 //
-// PostgreSQL learnt that in 2018 (<https://wiki.postgresql.org/wiki/Fsync_Errors>): after a failed sync nothing is known of
-// any write since the last good one.
+// PostgreSQL learnt that in 2018 (<https://wiki.postgresql.org/wiki/Fsync_Errors>): after a failed sync the state of all writes
+// since the last good one is unknown.
 
-/// What has ended.
+/// The kind of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sync {
     /// A flush.
     Flush,
-    /// A write, discard or write-zeroes that was to be durable before its answer (FUA).
+    /// A write, discard or write-zeroes with FUA: durable before its answer.
     Write,
 }
 
-/// Whether a sync of an image has failed since it was opened.
+/// Remembers whether a sync of an image has failed since it was opened.
 pub(crate) struct SyncErrors {
     image: PathBuf,
-    /// An open file of the image of its own, by which nothing is ever synced: it is told of an error even when another
-    /// connection's flush, which has not come back yet, was told before.
+    /// A separate open file of the image that is never synced. The kernel reports an error to it even when it has already
+    /// reported it to another connection's unfinished flush.
     witness: Option<File>,
     failed: Mutex<Option<String>>,
 }
@@ -164,9 +165,9 @@ impl SyncErrors {
         self.failed.lock().clone()
     }
 
-    /// The answer to a sync that has ended with `result`: an error also when another one has failed before.
+    /// The result of a sync that has ended with `result`: an error also when an earlier sync has failed.
     pub(crate) fn settle(&self, sync: Sync, result: io::Result<()>) -> io::Result<()> {
-        // Held while the witness is asked: who is told of an error has it remembered before anybody else is answered.
+        // Held while the witness is asked: an error is remembered before any other sync is answered.
         let mut failed = self.failed.lock();
         if failed.is_none() {
             let told = self.witnessed();
@@ -191,16 +192,16 @@ impl SyncErrors {
         }
     }
 
-    /// An error of writeback that the witness was not told of yet.
+    /// A writeback error that the witness has not reported yet.
     fn witnessed(&self) -> Option<io::Error> {
         let witness = self.witness.as_ref()?;
-        // A range that no image has: there is nothing to wait for, and the error is reported nevertheless.
+        // A range beyond any image: there is nothing to wait for, but the error is still reported.
         let (beyond, length) = (i64::MAX - 4095, 4095);
         let wait = nix::libc::SYNC_FILE_RANGE_WAIT_BEFORE;
         // SAFETY: no memory is passed, and the descriptor is open for as long as `witness` is borrowed.
         let done = unsafe { nix::libc::sync_file_range(witness.as_raw_fd(), beyond, length, wait) };
         let error = (done != 0).then(io::Error::last_os_error)?;
-        // Not the answers of a file system or a sandbox that does not know the call.
+        // Ignore answers of a file system or sandbox that does not support the call.
         let unknown = [
             nix::libc::ENOSYS,
             nix::libc::ESPIPE,
@@ -214,7 +215,7 @@ impl SyncErrors {
     }
 }
 
-/// Does an error say that the write itself could not be made, and nothing about what was written before?
+/// Does an error only mean that this write failed to start, and nothing about earlier writes?
 fn was_not_begun(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -258,7 +259,7 @@ mod tests {
         let full = || Err(io::ErrorKind::StorageFull.into());
         assert!(errors.settle(Sync::Write, full()).is_err());
         errors.settle(Sync::Flush, Ok(())).unwrap();
-        // A flush writes what was acknowledged.
+        // A flush concerns acknowledged writes.
         assert!(errors.settle(Sync::Flush, full()).is_err());
         assert!(errors.settle(Sync::Write, Ok(())).is_err());
     }

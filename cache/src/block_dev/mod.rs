@@ -1,4 +1,4 @@
-//! Block devices: what a disk can do, the file that may hold one, and one in memory.
+//! Block devices: the trait of a disk, an image's file, and a disk in memory.
 
 mod disk;
 mod file;

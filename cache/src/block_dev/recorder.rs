@@ -1,4 +1,4 @@
-//! What reaches the kernel, for tests: writes with their content, and what makes them durable, in their order.
+//! Records the calls that reach the kernel, for tests: writes with their content, and syncs, in order.
 
 use crate::ring::Submitted;
 use parking_lot::Mutex;
@@ -7,34 +7,34 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Something that happened to an image.
+/// An event of an image.
 #[derive(Clone, Debug)]
 pub(crate) enum Event<N> {
-    /// The kernel was asked for something, under this number.
+    /// A call to the kernel began, with this number.
     Began(usize, Call),
-    /// It has been done.
+    /// The call with this number has ended.
     Ended(usize),
-    /// What a test says.
+    /// A test's note.
     Note(N),
 }
 
-/// What the kernel was asked for.
+/// A call to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// To write; durably (`RWF_DSYNC`) or not.
+    /// A write; durable (`RWF_DSYNC`) or not.
     Write {
-        /// Where.
+        /// Its offset.
         at: u64,
-        /// What.
+        /// Its content.
         content: Vec<u8>,
-        /// Whether it is durable when it has ended.
+        /// Is it durable when it has ended?
         durable: bool,
     },
-    /// To make durable what was written before (`fdatasync`).
+    /// A sync of earlier writes (`fdatasync`).
     Sync,
 }
 
-/// What happened to one image. `N` is what a test notes.
+/// The events of one image. `N` is a test's note.
 pub(crate) struct Recorder<N>(Mutex<Vec<Event<N>>>);
 
 /// A recorder of anything.
@@ -57,12 +57,12 @@ impl<N: Clone + Send + 'static> Recorder<N> {
         new
     }
 
-    /// Notes something between the others.
+    /// Adds a note between the events.
     pub(crate) fn note(&self, note: N) {
         self.0.lock().push(Event::Note(note));
     }
 
-    /// All so far.
+    /// All events so far.
     pub(crate) fn events(&self) -> Vec<Event<N>> {
         self.0.lock().clone()
     }
@@ -81,17 +81,17 @@ impl<N: Clone + Send + 'static> Records for Recorder<N> {
     }
 }
 
-/// A call that is under way.
+/// A call in progress.
 pub(crate) struct Recorded(Arc<dyn Records>, usize);
 
 impl Recorded {
-    /// It was done.
+    /// Records its end.
     pub(crate) fn ended(self) {
         self.0.ended(self.1);
     }
 }
 
-/// The kernel is asked for `call`, by a thread; `None` for an image that is not recorded.
+/// Records a thread's `call`; `None` for an image that is not recorded.
 pub(crate) fn began(file: impl AsFd, call: impl FnOnce() -> Call) -> Option<Recorded> {
     let found = fstat(file).unwrap();
     let recorder = RECORDED
@@ -102,14 +102,14 @@ pub(crate) fn began(file: impl AsFd, call: impl FnOnce() -> Call) -> Option<Reco
     Some(Recorded(recorder, number))
 }
 
-/// As [`began`], by a ring.
+/// As [`began`], for a ring.
 pub(crate) fn submitted(entry: &Submitted) -> Option<Recorded> {
     let call = match entry.opcode {
         io_uring::opcode::Write::CODE => {
             let length = usize::try_from(entry.length).unwrap();
             let place =
                 std::ptr::with_exposed_provenance::<u8>(usize::try_from(entry.address).unwrap());
-            // SAFETY: what is submitted stays as it is until it has ended.
+            // SAFETY: the memory of a submitted entry stays unchanged until it has ended.
             let content = unsafe { std::slice::from_raw_parts(place, length) }.to_vec();
             Call::Write {
                 at: entry.offset,

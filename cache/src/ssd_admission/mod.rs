@@ -1,15 +1,14 @@
-//! Is the SSD store worth it for a pool? By what its reads there save, and what they and its writes cost.
+//! Decides whether the SSD store is worth it for a pool: its reads there must save more time than they and its writes cost.
 //!
-//! The law: blocks are admitted while *what was saved ≥ what was spent*, both in time. A read that the SSD answers, so that
-//! no read of the disk is needed, saves what a read of that disk takes. Spent is the time of all reads of the SSD, those
-//! in vain included (where another block was missing, the disk was read all the same), and for each block that has left
-//! the SSD what its write took. A block that is still there has yet to show what it was worth.
+//! The law: blocks are admitted while *saved time ≥ spent time*. A read that the SSD answers completely saves the time of a
+//! read of the disk. Spent time has two parts. The first is the time of all SSD reads, including useless ones, for which the
+//! disk was read anyway because another block was missing. The second is the write time of each block that has left the SSD. A
+//! block that is still there is not judged yet.
 //!
-//! Times are what the readers waited: of a disk with a queue that is longer than of one without, and the same holds for the
-//! SSD. So a pool leaves an SSD that others keep busy.
+//! Times are the readers' waits: a longer queue makes a disk or an SSD slower. So a pool leaves an SSD that others keep busy.
 //!
-//! With nothing known, all is admitted. Where it is not worth it, a little is ([`SampledRuns`]), in runs, so that whole reads are
-//! answered and show what the rest would be worth.
+//! At first all blocks are admitted. When the SSD is not worth it, a few are ([`SampledRuns`]). They come in runs, so that
+//! whole reads are answered and show the benefit of admitting all.
 
 #[cfg(test)]
 mod simulation;
@@ -21,62 +20,62 @@ use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The mean time of the latest reads, or of the latest blocks written. Of 256 whose times vary twice as much as their mean
-/// it is off by a sixth.
+/// The mean time of the latest reads, or of the latest blocks written. For 256 times with twice the mean as deviation, its
+/// error is a sixth.
 pub(crate) type Mean = RecentMean<256>;
 
-/// Reads of the disk that must have been saved, or whose time must have been spent, before it is decided: a wrong admission
-/// costs no more.
+/// The saved or spent time before a decision, in reads of the disk: a wrong admission costs no more.
 const ENOUGH: u64 = 512;
-/// The same where little is admitted: a 64th as much comes there.
+/// The same while few blocks are admitted: a 64th as many come.
 const ENOUGH_SAMPLED: u64 = 16;
-/// What is sampled stays longer than all would, and may be hit where all would not be. So each time that all was admitted
-/// in vain doubles that, three times at most: then what that costs is a sixteenth of the reads meanwhile.
+/// Sampled blocks stay longer than they would if all were admitted, so they may be hit more often. So each failed admission of
+/// all doubles [`ENOUGH_SAMPLED`], three times at most. Then failed admissions cost a sixteenth of the reads meanwhile.
 const DOUBLED: u32 = 3;
 
-/// A pool that bypasses the SSD has all admitted again when a quarter more is saved than spent: by that much a mean may be off.
+/// A pool that bypasses the SSD admits all blocks again when saved time exceeds spent time by a quarter, the possible error of
+/// a mean.
 const MORE: (u64, u64) = (5, 4);
 
-/// What of a pool is admitted to the SSD store.
+/// The blocks of a pool that are admitted to the SSD store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SsdAdmission {
     /// All.
     #[default]
     All,
-    /// A little: writes cost more than reads save. What is there is read.
+    /// A few: writes cost more than reads save. Blocks on the SSD are read.
     Sample,
-    /// A little: the disk is no slower than the SSD. What is there leaves when it is read.
+    /// A few: the disk is no slower than the SSD. A block leaves the SSD when it is read.
     Bypass,
 }
 
-/// What was decided so far.
+/// The last decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) admission: SsdAdmission,
-    /// How often all was admitted in vain since it was worth it.
+    /// The number of failed admissions of all blocks since it was last worth it.
     pub(crate) failed_trials: u32,
 }
 
-/// What happened since the last decision.
+/// Measurements since the last decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SsdUse {
-    /// What reads of the disk would have taken that the SSD saved, nanoseconds.
+    /// The time of disk reads that the SSD saved, nanoseconds.
     pub(crate) saved_ns: u64,
-    /// What reads of the SSD took, nanoseconds.
+    /// The time of SSD reads, nanoseconds.
     pub(crate) reading_ns: u64,
     /// Blocks that were written to the SSD and have left it: taken by a hit, evicted, or removed by a write.
     pub(crate) left: u64,
 }
 
-/// What a read of the disk takes, and what a block takes that is written to the SSD, nanoseconds.
+/// The time of a read of the disk, and of a block's write to the SSD, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceTimes {
     pub(crate) disk_read_ns: u64,
     pub(crate) write_ns: u64,
 }
 
-/// What follows; `None` while too little has happened.
+/// The next decision; `None` while there are too few measurements.
 pub(crate) fn decide(before: Decision, seen: &SsdUse, at: DeviceTimes) -> Option<Decision> {
     let spent = seen
         .reading_ns
@@ -109,16 +108,16 @@ pub(crate) fn decide(before: Decision, seen: &SsdUse, at: DeviceTimes) -> Option
     })
 }
 
-// The little that is admitted where the SSD is not worth it: runs of blocks, with long pauses.
+// The sample that is admitted while the SSD is not worth it: runs of blocks, with long pauses.
 
-/// Blocks of a run: 1 MiB, eight reads of the kernel's readahead. Blocks that are read together come together, too.
+/// Blocks of a run: 1 MiB, eight reads of the kernel's readahead. Blocks that are read together arrive together.
 const RUN: u32 = 256;
-/// How many times a pause is as long as the run before it: one block in 64 is admitted.
+/// The length of a pause, in times of the run before it: one block in 64 is admitted.
 const PAUSE: u32 = 63;
-/// And no longer: of a pool that is hardly used.
+/// The longest pause, for a pool that is hardly used.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Where it is between runs and pauses.
+/// The state of runs and pauses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SampledRuns {
     /// When the run began, and its blocks so far.
@@ -127,7 +126,7 @@ pub(crate) struct SampledRuns {
 }
 
 impl SampledRuns {
-    /// Is a block that comes now admitted?
+    /// Is a block admitted now?
     pub(crate) fn admits(&mut self, now: Instant) -> bool {
         if self.until.is_some_and(|until| now < until) {
             return false;
@@ -144,18 +143,18 @@ impl SampledRuns {
     }
 }
 
-// Whether the SSD store is worth it for a pool: what is measured of its reads and writes there, and what follows.
+// Measures a pool's reads and writes on the SSD store, and decides its admission.
 //
 // The law: `decide`.
 
-/// Of one pool. What it does costs or saves it alone.
+/// The state of one pool. Its decision affects this pool only.
 #[derive(Default)]
 pub(crate) struct PoolSsdAdmission {
-    /// Not all is admitted.
+    /// Not all blocks are admitted.
     is_sampled: AtomicBool,
     /// Blocks that have left the SSD since the last decision.
     left: AtomicU64,
-    /// What a read takes of the disk that its blocks were of last, nanoseconds; 0 while that is not known.
+    /// The time of a read of the disk that its last blocks came from, nanoseconds; 0 while unknown.
     disk_read_ns: AtomicU64,
     state: Ranked<State, LEAF>,
 }
@@ -168,17 +167,17 @@ struct State {
 }
 
 impl PoolSsdAdmission {
-    /// Is a block admitted to the SSD store that comes now?
+    /// Is a block admitted to the SSD store now?
     pub(crate) fn admits(&self) -> bool {
         self.admits_all() || self.state.lock().sample.admits(clock::now())
     }
 
-    /// Is all admitted?
+    /// Are all blocks admitted?
     pub(crate) fn admits_all(&self) -> bool {
         !self.is_sampled.load(Ordering::Relaxed)
     }
 
-    /// What is admitted.
+    /// The current admission.
     pub(crate) fn get(&self) -> SsdAdmission {
         match self.admits_all() {
             true => SsdAdmission::All,
@@ -186,12 +185,12 @@ impl PoolSsdAdmission {
         }
     }
 
-    /// Does a block leave that was read there?
+    /// Does a block leave the SSD when it is read?
     pub(crate) fn bypasses(&self) -> bool {
         self.get() == SsdAdmission::Bypass
     }
 
-    /// Sets what a read takes of the disk whose blocks come.
+    /// Sets the time of a read of the blocks' disk.
     pub(crate) fn set_disk_read(&self, ns: Option<u64>) {
         if let Some(ns) = ns {
             self.disk_read_ns.store(ns.max(1), Ordering::Relaxed);
@@ -218,7 +217,7 @@ impl PoolSsdAdmission {
         self.judge(&mut state, write_ns);
     }
 
-    /// Decides anew, if enough has happened. `write_ns` is what a block takes that is written.
+    /// Decides again, given enough measurements. `write_ns` is the time of a written block.
     pub(crate) fn update(&self, write_ns: u64) {
         self.judge(&mut self.state.lock(), write_ns);
     }
@@ -250,12 +249,12 @@ impl PoolSsdAdmission {
         self.is_sampled.store(!all(decision), Ordering::Relaxed);
     }
 
-    /// Forgets everything but the disk: the store is another one, or the pool begins to use it.
+    /// Forgets all but the disk's time: the store has changed, or the pool begins to use it.
     pub(crate) fn reset(&self) {
         self.set(SsdAdmission::All);
     }
 
-    /// Decides so, whatever has happened.
+    /// Sets the decision, regardless of measurements.
     pub(crate) fn set(&self, admission: SsdAdmission) {
         self.left.store(0, Ordering::Relaxed);
         let decision = Decision {

@@ -1,10 +1,10 @@
-//! What an image was when its daemon ended, and what proves that it is the same.
+//! The state of an image when its daemon ended, and the proof that it is unchanged.
 //!
-//! The proof that is always valid is that the image's lock was never given up: its descriptor was handed over. Without that,
-//! an image that no other process had open when the daemon ended, in a file system of this machine that is the same boot's, has
-//! not changed if its change time has not: a later write needs a later open, and both the write and the first access to a
-//! mapping of it set the change time, to a later one once the clock has passed the recorded one. Across boots that is no
-//! proof: a power failure can keep an overwritten block and lose the change time, which `fdatasync` does not write.
+//! A continuously held lock is always a proof: the image's descriptor was handed over. Without that, the change time is a proof
+//! under these conditions: no other process had the image open when the daemon ended, the file system is of this machine, and
+//! the boot is the same. A later write needs a later open. The write, and the first access to a mapping, set the change time to
+//! a later one once the clock has passed the recorded one. Across boots that is no proof: a power failure can keep an
+//! overwritten block and lose the change time, which `fdatasync` does not write.
 
 use nix::libc;
 use rustix::fs::{SeekFrom, major, minor};
@@ -16,37 +16,38 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Of an image: which file it is, and what changes with it.
+/// An image's identity, and the attributes that change with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ImageState {
     device: u64,
     inode: u64,
-    /// Of a block device, which.
+    /// The device number of a block device.
     special: u64,
     /// Bytes.
     size: u64,
     /// Seconds and nanoseconds.
     modified: [i64; 2],
     changed: [i64; 2],
-    /// When it was made, nanoseconds since 1970, where the file system knows that.
+    /// The time of its creation, nanoseconds since 1970, if the file system knows it.
     born: Option<u64>,
     /// No other process had it open.
     pub(crate) alone: Option<Solitude>,
 }
 
-/// What must still be so where an image was let go.
+/// Conditions that must still hold for an image that was not held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Solitude {
     boot: String,
-    /// Of the disk of its file system: another number after it was gone. None of a file system in memory.
+    /// The sequence number (`diskseq`) of its file system's disk, which changes when the disk is replaced. `None` for a file
+    /// system in memory.
     disk: Option<u64>,
 }
 
 impl ImageState {
-    /// What it is now.
+    /// The current state.
     ///
     /// # Errors
-    /// What the system reports.
+    /// Errors of the system.
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         let found = file.metadata()?;
         let is_device = found.file_type().is_block_device();
@@ -57,7 +58,7 @@ impl ImageState {
             inode: found.ino(),
             special: if is_device { found.rdev() } else { 0 },
             size: rustix::fs::seek(file, SeekFrom::End(0))?,
-            // A device's node says nothing of its content, and changes with its owner.
+            // A device node's times do not depend on its content, and change with its owner.
             modified: if is_device {
                 [0; 2]
             } else {
@@ -69,10 +70,10 @@ impl ImageState {
         })
     }
 
-    /// Is the image what it was? Asked of one whose lock was `held` all the time, or of one that was let go.
+    /// Is the image unchanged? `held`: its lock was held continuously.
     ///
     /// # Errors
-    /// Why that is not known, or not so, in words.
+    /// Why it has changed, or why that is unknown, in words.
     pub(crate) fn check(&self, now: &Self, held: bool) -> Result<(), &'static str> {
         let same = Self {
             alone: None,
@@ -95,8 +96,8 @@ impl ImageState {
         }
     }
 
-    /// Notes that no other process has the image open, if that is so and it is of use. `file` must be the only open file of this
-    /// process that it has, and is what the state is of.
+    /// Notes that no other process has the image open, if that holds and helps. `file` must be this process's only open file of
+    /// the image, and the one that the state is of.
     pub(crate) fn prove_alone(&mut self, file: &File) {
         self.alone = alone(file, self).ok();
     }
@@ -110,12 +111,12 @@ impl Solitude {
     fn here(device: u64) -> Option<Self> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let boot = boot.trim().to_owned();
-        // A file system in memory has no disk, and no device of its number.
+        // A file system in memory has no disk, and no device with its number.
         if major(device) == 0 {
             return Some(Self { boot, disk: None });
         }
         let device = format!("/sys/dev/block/{}:{}", major(device), minor(device));
-        // A partition has that of its disk.
+        // A partition uses the number of its disk.
         let files = [format!("{device}/diskseq"), format!("{device}/../diskseq")];
         let found = files
             .iter()
@@ -125,8 +126,8 @@ impl Solitude {
     }
 }
 
-/// File systems whose files change their change time with every write and every first access to a writable mapping, and
-/// which this machine alone writes: ext2 to ext4, XFS, tmpfs.
+/// Local file systems that set the change time with every write and every first access to a writable mapping: ext2 to ext4,
+/// XFS, tmpfs.
 const LOCAL: [i64; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
 
 fn alone(file: &File, state: &ImageState) -> io::Result<Solitude> {
@@ -135,7 +136,7 @@ fn alone(file: &File, state: &ImageState) -> io::Result<Solitude> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let lease = Lease::take(file)?;
-    // While it lasts no process opens the file.
+    // No process can open the file during the lease.
     let now = ImageState::of(file)?;
     drop(lease);
     if now != *state {
@@ -144,15 +145,15 @@ fn alone(file: &File, state: &ImageState) -> io::Result<Solitude> {
     Solitude::here(state.device).ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
-/// Of `asm-generic/fcntl.h`: the signal of a lease that is to end.
+/// From `asm-generic/fcntl.h`: sets the signal of a lease break.
 const F_SETSIG: i32 = 10;
 
-/// A write lease: granted only if no other open file is the same.
+/// A write lease: granted only if no other open file has the image.
 struct Lease<'a>(&'a File);
 
 impl<'a> Lease<'a> {
     fn take(file: &'a File) -> io::Result<Self> {
-        // The signal of one that opens the file meanwhile: by default it is ignored, while SIGIO would end the process.
+        // The signal when a process opens the file meanwhile: SIGURG is ignored by default, while SIGIO would end the process.
         set(file, F_SETSIG, libc::SIGURG)?;
         set(file, libc::F_SETLEASE, libc::F_WRLCK)?;
         Ok(Self(file))
@@ -173,10 +174,10 @@ fn set(file: &File, command: i32, argument: i32) -> io::Result<()> {
     }
 }
 
-/// Waits until a write would set a later change time than any of these has: file systems set that of the last tick.
+/// Waits until a write would set a later change time than each of these: file systems use the time of the last tick.
 ///
 /// # Errors
-/// When that takes over a second: the clock was set back.
+/// When that takes over a second, because the clock was set back.
 pub(crate) fn wait_for_clock<'a>(
     states: impl IntoIterator<Item = &'a ImageState>,
 ) -> io::Result<()> {

@@ -1,9 +1,8 @@
-//! What a daemon leaves for the next one when it ends: which blocks its stores hold, in what order of eviction, and what
-//! proves that they are still those of the images.
+//! The state that a daemon leaves for the next one: the blocks of its stores, their order of eviction, and the proof that the
+//! images have not changed.
 //!
-//! Nothing is used again without a proof. What was saved is valid once: the daemon that takes it voids it first, so that one
-//! that is killed later leaves nothing that could be taken again. The content of each block has a checksum, which covers the
-//! block's name.
+//! Blocks are reused only with a proof. A saved state is valid once: the daemon that takes it first voids it, so that nothing
+//! is taken again if it is killed later. Each block has a checksum of its content and its key.
 
 mod image;
 mod saved;

@@ -1,4 +1,4 @@
-//! What is saved of a store: a preamble, which is written last, a head, and a record of each block.
+//! The saved state of a store: a preamble, which is written last, a head, and a record of each block.
 
 use super::image::ImageState;
 use crate::block::Key;
@@ -11,20 +11,20 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"jstcwarm");
 
-/// Advances whenever the layout or the meaning of what is saved changes. What another version has saved is dropped.
+/// Advances whenever the layout or the meaning of the saved state changes. Other versions are dropped.
 const VERSION: u64 = 1;
 
 /// The longest head, bytes.
 const MAX_HEAD: u64 = 64 << 20;
 
-/// What is saved beside the blocks.
+/// The saved state apart from the blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Head {
-    /// A random number of the end at which it was saved: tells it from what was saved at another one.
+    /// A random number that identifies the hand-over.
     pub(crate) end: [u64; 2],
-    /// The disks that blocks are of.
+    /// The disks of the blocks.
     pub(crate) disks: Vec<SavedDisk>,
-    /// The pools that records name.
+    /// The pools of the records.
     pub(crate) pools: Vec<SavedPool>,
 }
 
@@ -35,9 +35,9 @@ pub(crate) struct SavedDisk {
     pub(crate) vm: String,
     /// Its name.
     pub(crate) name: String,
-    /// Its number, which keys have.
+    /// Its number in keys.
     pub(crate) number: u32,
-    /// What it was when nothing of it was in flight any more.
+    /// The image's state when no request was in flight.
     pub(crate) image: ImageState,
 }
 
@@ -50,23 +50,23 @@ pub(crate) struct SavedPool {
     pub(crate) name: String,
 }
 
-/// Where a head and its records lie, and what they must be.
+/// The place of a head and its records, and their checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Preamble {
-    /// Where the head begins.
+    /// The head's offset.
     pub(crate) at: u64,
     /// Bytes of the head.
     pub(crate) head: u64,
-    /// How many records follow it, from the next page on.
+    /// The number of records, which begin on the next page.
     pub(crate) records: u64,
     /// A checksum of the head and the records.
     pub(crate) sum: u64,
-    /// With which blocks and keys are hashed.
+    /// The seed of the hashes of blocks and keys.
     pub(crate) seed: u64,
 }
 
 impl Preamble {
-    /// Its bytes: eight words, of which the last is a checksum.
+    /// Its bytes: eight words, the last of which is a checksum.
     pub(crate) fn encode(&self) -> [u8; 64] {
         let words = [
             MAGIC,
@@ -86,7 +86,7 @@ impl Preamble {
         bytes
     }
 
-    /// The preamble in these bytes; `None` when there is none, or one of another version.
+    /// The preamble in these bytes; `None` when there is none, or it is of another version.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; 64] = bytes.first_chunk()?;
         let mut words = [0; 8];
@@ -105,13 +105,13 @@ impl Preamble {
     }
 }
 
-/// Bytes that a head and its records take.
+/// The size of a head and its records, bytes.
 pub(crate) fn span(head: &Head, records: u64) -> io::Result<u64> {
     let head = u64::try_from(serde_json::to_vec(head)?.len()).map_err(io::Error::other)?;
     Ok(pages(head) + pages(records * record_bytes()))
 }
 
-/// Saves a head and records, which `next` gives in portions of at most [`RECORDS`], from `at` on; an empty portion is the
+/// Saves a head and records from `at` on. `next` gives the records in portions of at most [`RECORDS`]; an empty portion is the
 /// last. The caller makes them durable, and then writes the preamble.
 pub(crate) fn save(
     place: &dyn Place,
@@ -130,7 +130,7 @@ pub(crate) fn save(
     fill_page(&mut bytes)?;
     place.write(&bytes, at)?;
     let (mut to, mut records) = (at + pages(len), 0);
-    // All portions but the last are whole pages: they are put together here.
+    // All portions but the last are whole pages; they are assembled here.
     let mut portion = Vec::new();
     loop {
         let some = next();
@@ -159,10 +159,10 @@ pub(crate) fn save(
     })
 }
 
-/// Reads what was saved, all of which is compared with its checksum before `each` gets a portion of the records.
+/// Loads a saved state. Verifies the checksum of all of it before `each` gets a portion of the records.
 ///
 /// # Errors
-/// When something cannot be read, or is not what was saved.
+/// When it cannot be read, or is damaged.
 pub(crate) fn load(
     place: &dyn Place,
     preamble: &Preamble,
@@ -224,28 +224,28 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-// A block of a store, as it is saved.
+// The saved record of a block.
 
 /// Bytes of a record.
 const RECORD_BYTES: usize = 24;
 
-/// Records that are saved, checked and taken together: 3 MiB, whole pages.
+/// The most records in a portion: 3 MiB, whole pages.
 pub(crate) const RECORDS: usize = 1 << 17;
 
 /// A block of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Its disk's number, and its own.
+    /// The numbers of its disk and of the block.
     pub(crate) key: Key,
-    /// Of its content and its key. On the SSD the low half, and above it the stamp.
+    /// The checksum of its content and its key. On the SSD it has the low half only, and above it the stamp.
     pub(crate) sum: u64,
     /// Its slot in the store.
     pub(crate) slot: u32,
-    /// Of the pools in the head, which one it belongs to.
+    /// The index of its pool in the head.
     pub(crate) pool: u32,
-    /// Which of its pool's lists it is in: 0 or 1.
+    /// Its list in the pool's policy: 0 or 1.
     pub(crate) list: usize,
-    /// How often it was used, at most 3.
+    /// Its use count, at most 3.
     pub(crate) uses: u8,
     /// It was used after it was put.
     pub(crate) reused: bool,
@@ -297,33 +297,33 @@ impl Records {
         records.iter().flat_map(Record::encode).collect()
     }
 
-    /// The records in these bytes; what is left of the last one is ignored.
+    /// The records in these bytes; an incomplete last one is ignored.
     pub(super) fn decode(bytes: &[u8]) -> Vec<Record> {
         let whole = bytes.chunks_exact(RECORD_BYTES);
         whole.filter_map(Record::decode).collect()
     }
 }
 
-// What became of what an earlier daemon has left.
+// Results of a restore.
 
-/// What became of what was saved of a store.
+/// The result of restoring a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Restored {
     /// Blocks that are cached again.
     pub(crate) blocks: u64,
-    /// Blocks that were dropped, by the reason.
+    /// Dropped blocks, by reason.
     pub(crate) dropped: BTreeMap<String, u64>,
 }
 
 impl Restored {
-    /// So many blocks were dropped.
+    /// Counts dropped blocks.
     pub(crate) fn drop(&mut self, blocks: u64, why: impl Into<String>) {
         if blocks > 0 {
             *self.dropped.entry(why.into()).or_default() += blocks;
         }
     }
 
-    /// Says it in the log. `store` is what it was saved of.
+    /// Logs the result for `store`.
     pub(crate) fn log(&self, store: &str) {
         if self.blocks > 0 {
             tracing::info!("{} blocks of {store} are cached as before", self.blocks);
@@ -334,12 +334,12 @@ impl Restored {
     }
 }
 
-// Where something is saved: in a memfd, or on the SSD store's device.
+// Places of saved states: a memfd, or the SSD store's device.
 
-/// What is saved lies in whole pages, as direct I/O needs them.
+/// The unit of saved states: direct I/O needs whole pages.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// Bytes that are saved and read again. Offsets and lengths are multiples of [`PAGE_BYTES`].
+/// A place for a saved state. Offsets and lengths are multiples of [`PAGE_BYTES`].
 pub(crate) trait Place {
     /// Writes all of `bytes`.
     fn write(&self, bytes: &[u8], at: u64) -> io::Result<()>;
@@ -347,7 +347,7 @@ pub(crate) trait Place {
     fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()>;
 }
 
-/// A memfd, read and written by calls: one that is cut off is an error, not a signal.
+/// A memfd, accessed by system calls: truncation then causes an error, not a signal.
 pub(crate) struct Memfd<'a>(pub(crate) &'a File);
 
 impl Place for Memfd<'_> {
