@@ -1,9 +1,9 @@
-//! Blocks and what names them.
+//! Blocks and their keys.
 
-/// Bytes in a block: what is cached, found and evicted as one.
+/// Bytes in a block: the unit of caching, lookup and eviction.
 pub const BLOCK_SIZE: usize = 4096;
 
-/// [`BLOCK_SIZE`] as an offset on a disk is counted.
+/// [`BLOCK_SIZE`] in the type of disk offsets.
 pub const BLOCK_BYTES: u64 = 4096;
 
 /// Bits of a [`Key`] that hold the block number: disks up to 4 PiB.
@@ -20,7 +20,7 @@ pub type Block = [u8; BLOCK_SIZE];
 pub(crate) struct Key(u64);
 
 impl Key {
-    /// How many disks a cache can know at one time.
+    /// The most disks of a cache.
     pub(crate) const MAX_DISKS: u32 = 1 << (u64::BITS - BLOCK_BITS);
 
     /// `None` when the block lies beyond [`MAX_BLOCK`].
@@ -45,8 +45,8 @@ impl Key {
         self.0 >> BLOCK_BITS
     }
 
-    /// Spreads the key over 64 bits (the finaliser of SplitMix64: every input bit reaches every output bit).
-    /// The seed is the cache's own secret, so that no guest can choose blocks that collide.
+    /// Spreads the key over 64 bits (the finaliser of SplitMix64: every input bit reaches every output bit). The seed is the
+    /// cache's secret, so that no guest can choose blocks that collide.
     pub(crate) const fn hash(self, seed: u64) -> u64 {
         let mut x = (self.0 ^ seed).wrapping_add(0x9E37_79B9_7F4A_7C15);
         x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -55,7 +55,7 @@ impl Key {
     }
 }
 
-/// The length of a buffer in bytes, as offsets on a disk are counted.
+/// The length of a buffer in bytes, in the type of disk offsets.
 pub fn len(buf: &[u8]) -> u64 {
     u64::try_from(buf.len()).unwrap_or(u64::MAX)
 }

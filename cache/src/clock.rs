@@ -1,22 +1,22 @@
-//! The time by which reads and writes are measured: the machine's, or where it is modelled the model's.
+//! The clock for reads and writes: the machine's, or a model's.
 
 use std::cell::Cell;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// Where the time of models begins.
+/// The start of models' time.
 static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 #[derive(Clone, Copy)]
 struct Model {
-    /// The machine's time passes, too.
+    /// The machine's time also passes.
     on_machine: bool,
-    /// What was passed besides.
+    /// The added time.
     passed: Duration,
 }
 
 thread_local! {
-    // In tests of this crate only time passes that is modelled, so that they do the same on every machine.
+    // In tests of this crate only modelled time passes, so that they are reproducible on every machine.
     static MODEL: Cell<Model> = const {
         Cell::new(Model { on_machine: !cfg!(test), passed: Duration::ZERO })
     };
@@ -32,12 +32,12 @@ pub(crate) fn now() -> Instant {
     begin + model.passed
 }
 
-/// How long ago that was.
+/// The time since `begun`.
 pub(crate) fn since(begun: Instant) -> Duration {
     now().saturating_duration_since(begun)
 }
 
-/// Adds a time that this thread would have taken, and the machine has not.
+/// Adds modelled time to this thread's clock.
 #[cfg(any(test, feature = "lab"))]
 pub fn pass(time: Duration) {
     let mut model = MODEL.get();
@@ -45,14 +45,14 @@ pub fn pass(time: Duration) {
     MODEL.set(model);
 }
 
-/// From now on it is `passed` after the beginning on this thread, and the machine's time does not pass.
+/// Sets this thread's clock to `passed` after the start, and stops it.
 #[cfg(any(test, feature = "lab"))]
 pub fn set(passed: Duration) {
     let on_machine = false;
     MODEL.set(Model { on_machine, passed });
 }
 
-/// From now on this thread has the machine's time.
+/// Returns this thread to the machine's clock.
 #[cfg(any(test, feature = "lab"))]
 pub fn reset() {
     MODEL.set(Model {

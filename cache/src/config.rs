@@ -1,4 +1,4 @@
-//! What a cache is made of: stores, pools and policies as they are configured.
+//! The configuration of a cache: stores, pools and policies.
 
 use justitia_share::Weight;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 pub use crate::policy::Policy;
 
-/// Where a pool's blocks live: the T of the paper's ⟨T, W⟩ (section 3).
+/// The store of a pool's blocks: the T of the paper's ⟨T, W⟩ (section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StoreKind {
@@ -25,7 +25,7 @@ impl std::fmt::Display for StoreKind {
     }
 }
 
-/// The weights of a pool among the pools of its VM, one for each store that it uses: the paper's ⟨T, W⟩, and with both a
+/// The weights of a pool among the pools of its VM, one for each store that it uses: the paper's ⟨T, W⟩. With both it is a
 /// hybrid pool (section 3.3). It uses at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "[u64; 2]", try_from = "[u64; 2]")]
@@ -65,7 +65,7 @@ impl PoolSpec {
         }
     }
 
-    /// The same with another weight in one store.
+    /// A copy with another weight in one store.
     #[must_use]
     pub const fn with(self, store: StoreKind, weight: Weight) -> Self {
         match store {
@@ -86,7 +86,7 @@ impl PoolSpec {
         self.memory.is_some() && self.ssd.is_some()
     }
 
-    /// Where new blocks go while both stores work: memory, unless only the SSD is used.
+    /// The store for new blocks while both stores work: memory, unless the pool only uses the SSD.
     #[must_use]
     pub const fn first_store(self) -> StoreKind {
         match self.memory {
@@ -101,7 +101,7 @@ impl PoolSpec {
         self.memory.or(self.ssd).unwrap_or_default()
     }
 
-    /// The weight in a store at the moment: while there is no SSD store that works, its pools use memory.
+    /// The current weight in a store: without a working SSD store, its pools use memory.
     pub(crate) fn weight_now(self, store: StoreKind, ssd_works: bool) -> Option<Weight> {
         match store {
             StoreKind::Memory if !ssd_works => Some(self.first_weight()),
@@ -141,12 +141,12 @@ pub struct SsdConfig {
     pub path: PathBuf,
     /// Bytes of it to use.
     pub bytes: u64,
-    /// What is there may be lost. Otherwise only an empty file or device is taken, or the store of a server that was killed.
+    /// Overwrite any contents. Otherwise only an empty file or device is accepted, or the store of a killed server.
     pub overwrite: bool,
 }
 
 impl SsdConfig {
-    /// So many bytes of a file or device, where nothing may be lost.
+    /// `bytes` bytes of a file or device, without overwriting.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>, bytes: u64) -> Self {
         Self {
@@ -157,20 +157,20 @@ impl SsdConfig {
     }
 }
 
-/// What a cache starts with. Sizes and the SSD store can be changed while it runs.
+/// The initial configuration of a cache. Sizes and the SSD store can be changed while it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheConfig {
     /// Bytes of the memory store; may be 0.
     pub memory_bytes: u64,
-    /// Bytes to which the memory store can grow while it runs; `None` is the machine's memory. Only
-    /// address space is taken for it.
+    /// The limit in bytes for growth of the memory store while it runs; `None` is the machine's memory. It only takes address
+    /// space.
     pub memory_limit: Option<u64>,
     /// The SSD store, if there is one.
     pub ssd: Option<SsdConfig>,
 }
 
 impl CacheConfig {
-    /// So many bytes of memory, and no SSD.
+    /// `memory_bytes` of memory, and no SSD.
     #[must_use]
     pub const fn of_memory(memory_bytes: u64) -> Self {
         Self {
@@ -188,14 +188,14 @@ impl Default for CacheConfig {
     }
 }
 
-/// What a hit does, and what fills the cache.
+/// The effect of hits and misses on the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// For clients that cannot put: misses fill the cache, hits leave the block in it.
     #[default]
     Inclusive,
-    /// For clients that put what they evict (the paper's second-chance cache, section 2.1): hits take the
-    /// block out, misses do not fill.
+    /// For clients that put the blocks that they evict (the paper's second-chance cache, section 2.1): hits remove the block,
+    /// misses do not fill.
     Exclusive,
 }

@@ -1,8 +1,8 @@
-//! Connections of clients, as a daemon leaves them to the program that it executes.
+//! Connections of clients that a daemon leaves to the program that it executes.
 //!
-//! Their descriptors stay open over the exec, with the numbers that they have. A memfd says what they are: a preamble, a head
-//! in JSON, and of each connection what was received and not understood, and what was not sent yet. It is sealed, so that nothing of it changes
-//! after it was checked. A head of another version says nothing: its connections are closed then.
+//! Their descriptors stay open over the exec, with the same numbers. A memfd describes them: a preamble, a head in JSON, and
+//! the unparsed and the unsent bytes of each connection. It is sealed, so that its content does not change after the check. If
+//! the head is of another version, its connections are closed.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use serde::{Deserialize, Serialize};
@@ -17,48 +17,48 @@ use xxhash_rust::xxh3::xxh3_64;
 const MAGIC: u64 = u64::from_le_bytes(*b"jstccons");
 /// Advances whenever the layout, or the meaning of a protocol's state, changes.
 const VERSION: u64 = 2;
-/// Magic, version, length of the head, a checksum of all that follows, and one of these.
+/// Magic, version, length of the head, a checksum of all that follows, and one of the preamble.
 const PREAMBLE: usize = 40;
-/// Bytes of the longest head: some hundred for each connection.
+/// The longest head, bytes: some hundred for each connection.
 const MAX_HEAD: usize = 16 << 20;
-/// Bytes that were received or are to be sent, of all connections. Of one a large write that has arrived in part is up to
-/// 32 MiB, and replies that the client has not taken may be as much.
+/// The most unparsed and unsent bytes of all connections. One connection can have up to 32 MiB of a partly received large
+/// write, and as much of unsent replies.
 const MAX_BYTES: usize = 256 << 20;
-/// Descriptors. Their numbers go through one variable of the environment, which has at most 128 KiB.
+/// The most descriptors. Their numbers go through one environment variable, which has at most 128 KiB.
 const MAX_DESCRIPTORS: usize = 8192;
-/// Nothing of it changes any more.
+/// Seals against all changes.
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::WRITE)
     .union(SealFlags::SEAL);
 
-/// A connection of which nothing is in flight.
+/// A connection without requests in flight.
 pub(crate) struct LeftConnection {
     pub(crate) socket: OwnedFd,
-    /// What the client has handed over, in the order that the protocol's server has.
+    /// Descriptors from the client, in the order of the protocol's server.
     pub(crate) others: Vec<OwnedFd>,
     pub(crate) state: ConnectionState,
 }
 
-/// What is known of a connection.
+/// The state of a connection.
 pub(crate) struct ConnectionState {
-    /// What is spoken on it.
+    /// Its protocol.
     pub(crate) protocol: String,
-    /// The name of the disk or port that it is to.
+    /// The name of its disk or port.
     pub(crate) export: String,
-    /// What was agreed on, as the protocol's server says it.
+    /// The negotiated values, in the form of the protocol's server.
     pub(crate) agreed: Value,
-    /// What was received and not understood yet.
+    /// Received bytes that are not parsed yet.
     pub(crate) received: Vec<u8>,
-    /// What was answered and not sent yet.
+    /// Replies that are not sent yet.
     pub(crate) unsent: Vec<u8>,
 }
 
-/// What the memfd says first.
+/// The head of the memfd.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {
-    /// What is served.
+    /// The daemon's configuration.
     served: Value,
     connections: Vec<Entry>,
 }
@@ -99,8 +99,8 @@ impl LeftConnection {
     }
 }
 
-/// The memfd that says what is served and what connections are, and these' descriptors. Connections beyond the limits are left
-/// out, those first of which there are most bytes; the log says how many.
+/// Saves the configuration and the connections in a memfd. Returns it with the connections' descriptors. Connections beyond the
+/// limits are left out, those with most bytes first; the log tells how many.
 ///
 /// # Errors
 /// When the system refuses memory.
@@ -149,11 +149,11 @@ pub(crate) fn save(
     Ok((file, descriptors.collect()))
 }
 
-/// What was served, and the connections that a memfd describes, of these descriptors. What it says nothing of is closed, and
-/// so is a connection of which a descriptor is missing.
+/// Loads the configuration, and the connections that a memfd describes, with these descriptors. A descriptor without
+/// description is closed, and so is a connection with a missing descriptor.
 ///
 /// # Errors
-/// When it is not what [`save`] of this version has made.
+/// When [`save`] of this version has not made it.
 pub(crate) fn load(
     file: &File,
     descriptors: Vec<OwnedFd>,
@@ -204,7 +204,7 @@ pub(crate) fn load(
     Ok((head.served, found))
 }
 
-/// The next bytes.
+/// Takes the next bytes.
 fn take(rest: &mut &[u8], count: usize) -> io::Result<Vec<u8>> {
     let (taken, left) = rest
         .split_at_checked(count)
@@ -220,7 +220,8 @@ fn preamble(head: usize, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The head, and the bytes of the connections; `None` when another version has made it, or something is damaged.
+/// Parses the head, and returns it with the bytes of the connections. `None` when another version has made it, or it is
+/// damaged.
 fn parse(bytes: &[u8]) -> Option<(Head, &[u8])> {
     let (first, content) = bytes.split_at_checked(PREAMBLE)?;
     let head = usize::try_from(u64::from_le_bytes(*first.get(16..)?.first_chunk()?)).ok()?;

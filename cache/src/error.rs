@@ -1,4 +1,4 @@
-//! Errors of changes of the cache. Reads and writes do not fail because of the cache: they miss.
+//! Errors of changes to the cache. The cache does not make reads and writes fail: they miss.
 
 use crate::ids::{DiskId, PoolId, VmId};
 use justitia_common::toml_file::Size;
@@ -17,7 +17,7 @@ pub enum CacheError {
     /// There is no such disk (any more).
     #[error("expected a disk that the cache knows, found {0}, which was removed or never added")]
     NoDisk(DiskId),
-    /// The pool that a VM's untagged blocks go to cannot be destroyed alone.
+    /// The pool for a VM's untagged blocks cannot be destroyed alone.
     #[error("{0} takes the blocks of {1} that belong to no container: remove the VM instead")]
     DefaultPool(PoolId, VmId),
     /// The SSD store's file or device cannot be used.
@@ -33,7 +33,7 @@ pub enum CacheError {
     Refused(String),
 }
 
-/// A size as it is written, and to the byte.
+/// A size with a unit, and in bytes.
 pub(crate) fn exact(bytes: u64) -> String {
     format!("{} ({bytes} bytes)", Size(bytes))
 }

@@ -1,15 +1,15 @@
-//! What names a VM, a pool and a disk.
+//! The ids of VMs, pools and disks.
 
 use serde::{Deserialize, Serialize};
 
-/// A virtual machine that the cache knows.
+/// A virtual machine in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct VmId(pub(crate) u32);
 
-/// A pool: the part of the cache that one container of one VM fills.
+/// A pool: the blocks of one container of one VM.
 ///
-/// The generation tells a pool from a later one with the same index, so that an operation that arrives after the pool was
-/// destroyed does not reach the later one.
+/// The generation distinguishes a pool from a later one with the same index, so that a late operation on a destroyed pool does
+/// not reach its successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PoolId {
     pub(crate) index: u32,
@@ -31,9 +31,9 @@ impl std::fmt::Display for PoolId {
 /// A disk of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DiskId {
-    /// The part of the key: unique among the disks that the cache knows or somebody still serves, used again afterwards.
+    /// The disk's part of a key. It is unique among the disks that are cached or still served, and reused afterwards.
     pub(crate) number: u32,
-    /// Tells a disk from a later one with the same number.
+    /// Distinguishes a disk from a later one with the same number.
     pub(crate) generation: u32,
 }
 

@@ -1,9 +1,9 @@
-//! Descriptors that this process was started with: sockets that systemd listens on for it, and what the last daemon has
-//! handed over. What is not taken is closed once the daemon has started, but for systemd's sockets: it passes them only at a
-//! start, and listens on, so that no other process can listen there. They are kept for what is added later.
+//! Descriptors that this process was started with: sockets that systemd listens on for it, and those that the last daemon has
+//! handed over. Unused ones are closed once the daemon has started, except systemd's sockets: systemd passes them only at a
+//! start and keeps listening, so that no other process can listen there. They are kept for later additions.
 //!
-//! Code that listens on an address, or opens an image, asks here first. The descriptors are kept for the thread that starts
-//! the daemon, so that of several daemons in one process each takes its own.
+//! Code that listens on an address, or opens an image, looks here first. The descriptors belong to the thread that starts the
+//! daemon, so that several daemons in one process each take their own.
 
 use crate::connections::LeftConnection;
 use parking_lot::Mutex;
@@ -20,11 +20,11 @@ use std::sync::Arc;
 /// A listening socket.
 pub(crate) struct InheritedSocket {
     pub(crate) socket: OwnedFd,
-    /// The last daemon has made it, so its file goes with this one.
+    /// The last daemon has made it, so this one removes its file at the end.
     pub(crate) ours: bool,
 }
 
-/// Listening sockets that somebody else has made, and that nothing is served on yet, or any more.
+/// Listening sockets of another process (systemd) that currently serve nothing.
 #[derive(Clone, Default)]
 pub(crate) struct SpareSockets(Arc<Mutex<Vec<OwnedFd>>>);
 
@@ -65,10 +65,10 @@ thread_local! {
     static CONNECTIONS: RefCell<Vec<LeftConnection>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Offers a socket to those who will listen on its address.
+/// Offers a socket to the code that listens on its address.
 ///
 /// # Errors
-/// What it is, if it is no stream socket that listens.
+/// The reason, if it is not a listening stream socket.
 pub(crate) fn offer_socket(socket: OwnedFd, ours: bool) -> Result<(), &'static str> {
     let stream = sockopt::socket_type(&socket).map_err(|_| "no socket")?;
     if stream != SocketType::STREAM {
@@ -81,12 +81,12 @@ pub(crate) fn offer_socket(socket: OwnedFd, ours: bool) -> Result<(), &'static s
     Ok(())
 }
 
-/// Offers a locked image to those who will open it.
+/// Offers a locked image to the code that opens it.
 pub(crate) fn offer_image(image: File) {
     IMAGES.with_borrow_mut(|images| images.push(image));
 }
 
-/// Offers a connection to those who will listen where its client has connected.
+/// Offers a connection to the server at its address.
 pub(crate) fn offer_connection(connection: LeftConnection) {
     CONNECTIONS.with_borrow_mut(|connections| connections.push(connection));
 }
@@ -101,12 +101,12 @@ fn is_socket(path: &Path) -> bool {
     there.is_ok_and(|there| there.file_type().is_socket())
 }
 
-/// The connections of this protocol whose clients have connected to this path.
+/// The connections of this protocol that were accepted on this path.
 pub(crate) fn take_unix_connections(protocol: &str, path: &Path) -> Vec<LeftConnection> {
     take_connections(protocol, |socket| is_at_path(socket, path))
 }
 
-/// The connections of this protocol whose clients have connected to an address that is listened on.
+/// The connections of this protocol that were accepted on the address of this listener.
 pub(crate) fn take_tcp_connections(protocol: &str, listener: SocketAddr) -> Vec<LeftConnection> {
     take_connections(protocol, |socket| is_at_address(socket, listener))
 }
@@ -118,7 +118,7 @@ fn take_connections(protocol: &str, is: impl Fn(&OwnedFd) -> bool) -> Vec<LeftCo
     })
 }
 
-/// Is it a socket of this path: one that listens there, or that was accepted there?
+/// Is it a socket of this path, listening or accepted there?
 fn is_at_path(socket: &OwnedFd, path: &Path) -> bool {
     let name = getsockname(socket).ok();
     let name = name.and_then(|name| rustix::net::SocketAddrUnix::try_from(name).ok());
@@ -126,7 +126,7 @@ fn is_at_path(socket: &OwnedFd, path: &Path) -> bool {
     bytes == Some(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))
 }
 
-/// Was it accepted where this address is listened on?
+/// Was it accepted on the address of this listener?
 fn is_at_address(socket: &OwnedFd, listener: SocketAddr) -> bool {
     let name = getsockname(socket).ok();
     let name = name.and_then(|name| SocketAddr::try_from(name).ok());
@@ -137,7 +137,7 @@ fn is_at_address(socket: &OwnedFd, listener: SocketAddr) -> bool {
     })
 }
 
-/// The socket that listens on this address. One for all addresses of either family is one for all.
+/// The socket that listens on this address. Wildcard addresses of both families match each other.
 pub(crate) fn take_tcp(address: SocketAddr) -> Option<InheritedSocket> {
     take(|socket| listens_on(socket, address))
 }
@@ -161,8 +161,8 @@ fn take(is: impl Fn(&OwnedFd) -> bool) -> Option<InheritedSocket> {
     })
 }
 
-/// The open file of an image that the last daemon has handed over, opened as it is to be: writable or not, past the page cache
-/// or, where that does not work, not. One that was opened otherwise is closed.
+/// The open file of an image from the last daemon, if its mode fits: writable or not, and direct I/O or, where that fails, not.
+/// A file of another mode is closed.
 pub(crate) fn take_image(found: &Metadata, writable: bool, direct: bool) -> Option<File> {
     let is = |image: &File| {
         image.metadata().is_ok_and(|of| {
@@ -184,7 +184,7 @@ pub(crate) fn take_image(found: &Metadata, writable: bool, direct: bool) -> Opti
     fits.then_some(image)
 }
 
-/// Closes what was not taken, but for sockets of another process, which are kept. Returns how many were closed.
+/// Closes unused descriptors, but keeps sockets of another process. Returns how many were closed.
 pub(crate) fn close_rest(spare: &SpareSockets) -> usize {
     let mut closed = IMAGES.take().len() + CONNECTIONS.take().len();
     for InheritedSocket { socket, ours } in SOCKETS.take() {

@@ -1,5 +1,4 @@
-//! What the lab's benches and experiments need of the cache beyond its interface: a clock and a device of their own, and reads
-//! for one container.
+//! Parts of the cache for the lab's benches and experiments: a modelled clock and device, and reads for one container.
 
 pub use crate::block::{BLOCK_BYTES, len, touching};
 pub use crate::port::{Port, PutTarget};
@@ -10,12 +9,12 @@ use crate::disk::CachedDisk;
 use crate::ids::PoolId;
 use std::io;
 
-/// The time that the cache measures on this thread.
+/// The cache's clock on this thread.
 pub mod clock {
     pub use crate::clock::{pass, reset, set};
 }
 
-/// Where the blocks of a read were.
+/// The places of a read's blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Blocks that the cache had in memory.
@@ -25,7 +24,7 @@ pub struct Found {
 }
 
 impl CachedDisk {
-    /// Reads whole blocks for a container, and says where they were.
+    /// Reads whole blocks for a container. Returns where they were.
     ///
     /// # Errors
     /// What the backing store reports; [`io::ErrorKind::InvalidInput`] when the pool does not exist or belongs to another VM.

@@ -4,7 +4,7 @@
 //! [`Cache`] holds blocks; [`CachedDisk`] puts it in front of a [`BlockDevice`]. The cache only ever holds clean
 //! blocks: losing it loses speed, never data.
 
-// Only the lab reaches some of it.
+// Only the lab uses some public items.
 #![cfg_attr(not(feature = "lab"), allow(unreachable_pub))]
 
 pub mod backing;

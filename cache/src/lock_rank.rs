@@ -1,17 +1,17 @@
 //! The order in which a thread takes the cache's locks, checked in debug builds.
 //!
 //! A thread that holds a lock takes only locks of later ranks. Two threads that take the same locks in different orders could
-//! wait for each other for ever; here that is a panic in every test that does it, whether they meet or not.
+//! deadlock. Here that is a panic in every test that does it, even without a deadlock.
 //!
-//! A hit takes one shard; an exclusive one then the policy or the log of the block's pool. A sampled block also takes the
-//! curve of the reader's pool, and one of a VM with a port a place of the residency table. A put that finds a free slot
-//! takes one pool's policy and then one shard. A miss that fills the cache takes what a put takes, on the thread of its
+//! A hit takes one shard; an exclusive hit then takes the policy or the log of the block's pool. A sampled block also takes the
+//! curve of the reader's pool; a block of a VM with a port also takes a place of the residency table. A put that finds a free
+//! slot takes one pool's policy and then one shard. A miss that fills the cache takes the locks of a put, on the thread of its
 //! client.
 //!
-//! No discard is made under the registry, the admission lock or a log, and an SSD store that shrinks waits for writes under
-//! none of them: extents are retired, and discarded after that.
+//! No thread discards under the registry, the admission lock or a log. An SSD store that shrinks waits for writes under none of
+//! them: extents are retired first and discarded later.
 //!
-//! Front ends hold none of these while they take their own: a VM's queue before the state of the workers; a queue of
+//! Front ends hold none of these while they take their own locks: a VM's queue before the state of the workers; a queue of
 //! completions; the exports.
 
 use parking_lot::{Mutex, MutexGuard};
@@ -23,11 +23,11 @@ pub(crate) const VMS: u8 = 0;
 pub(crate) const VM_POOLS: u8 = 1;
 /// A change of the SSD store from its beginning to its end.
 pub(crate) const SSD_RESIZE: u8 = 2;
-/// The VMs, pools and disks that the cache knows.
+/// The registry: the cache's VMs, pools and disks.
 pub(crate) const REGISTRY: u8 = 3;
-/// The moment at which the SSD store changes.
+/// The switch of the SSD store itself.
 pub(crate) const SSD_CHANGE: u8 = 4;
-/// What puts wait for when a store is full.
+/// The admission lock, which puts wait for when a store is full.
 pub(crate) const ADMISSION: u8 = 5;
 /// A pool's policy. A thread may hold those of two pools, and takes that of the lower index first.
 pub(crate) const POLICY: u8 = 6;
@@ -35,17 +35,17 @@ pub(crate) const POLICY: u8 = 6;
 pub(crate) const LOG: u8 = 7;
 /// A shard of the index.
 pub(crate) const SHARD: u8 = 8;
-/// The slots of the memory store that were never used; a change of its size then looks through those that are free.
+/// The never used slots of the memory store; a resize then goes through the free ones.
 pub(crate) const FRESH: u8 = 9;
-/// A lock under which nothing else is taken: free slots, a residency table, a curve, a pool's weights or what is known of its
-/// use of the SSD, the times of a disk's reads.
+/// A lock under which no other is taken: free slots, a residency table, a curve, a pool's weights or its SSD admission, the
+/// times of a disk's reads.
 pub(crate) const LEAF: u8 = 10;
 
 /// A mutex with a rank.
 #[derive(Debug, Default)]
 pub(crate) struct Ranked<T, const RANK: u8>(Mutex<T>);
 
-/// Access to what a [`Ranked`] guards, until it is dropped.
+/// Access to the value of a [`Ranked`], until it is dropped.
 pub(crate) struct RankedGuard<'a, T> {
     value: MutexGuard<'a, T>,
     _held: Held,
@@ -56,7 +56,7 @@ impl<T, const RANK: u8> Ranked<T, RANK> {
         Self(Mutex::new(value))
     }
 
-    /// Waits for it.
+    /// Locks it.
     pub(crate) fn lock(&self) -> RankedGuard<'_, T> {
         let held = Held::take(RANK);
         RankedGuard {
@@ -65,7 +65,7 @@ impl<T, const RANK: u8> Ranked<T, RANK> {
         }
     }
 
-    /// As [`lock`](Self::lock), whatever the thread holds: for an audit, which holds the locks of all pools.
+    /// As [`lock`](Self::lock), without the check of ranks: for an audit, which holds the locks of all pools.
     #[cfg(test)]
     pub(crate) fn lock_out_of_order(&self) -> MutexGuard<'_, T> {
         self.0.lock()
@@ -92,7 +92,7 @@ impl<T> DerefMut for RankedGuard<'_, T> {
     }
 }
 
-/// A lock of a rank that this thread holds or is about to take. In release builds it is nothing.
+/// A lock's rank that this thread holds or is about to take. Empty in release builds.
 #[cfg(debug_assertions)]
 struct Held(u8);
 

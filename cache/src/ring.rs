@@ -1,4 +1,4 @@
-//! Transfers in flight on an io_uring. Each thread that has some has a ring of its own.
+//! Transfers in flight on an io_uring. Each thread with transfers has its own ring.
 
 use io_uring::{IoUring, squeue, types};
 use rustix::io::Errno;
@@ -7,11 +7,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Transfers that a ring can have in flight.
+/// The most transfers in flight of a ring.
 pub(crate) const ENTRIES: usize = 128;
 
-/// Why io_uring is not supported here, if it is not: too old a kernel, a sandbox, `kernel.io_uring_disabled`. Found out
-/// once, and logged once. Disks are then read and written by worker threads.
+/// Why io_uring is not supported here: an old kernel, a sandbox, `kernel.io_uring_disabled`. `None` if it is. Tested and logged
+/// once. Without it worker threads read and write disks.
 pub(crate) fn unsupported_reason() -> Option<&'static str> {
     static REASON: OnceLock<Option<String>> = OnceLock::new();
     let found = REASON.get_or_init(|| {
@@ -24,21 +24,21 @@ pub(crate) fn unsupported_reason() -> Option<&'static str> {
     found.as_deref()
 }
 
-/// A ring, and what belongs to each of its transfers (`T`), which is dropped only when the transfer has ended and the
-/// kernel no longer uses its memory.
+/// A ring, and a value (`T`) for each of its transfers. The value is dropped only when the transfer has ended and the kernel no
+/// longer uses its memory.
 pub(crate) struct Ring<T> {
     ring: IoUring,
-    /// What belongs to the transfer of each number.
+    /// The values of transfers, by number.
     transfers: Vec<Option<T>>,
     free: Vec<usize>,
-    /// Entries that the kernel has not taken yet.
+    /// The number of entries not yet submitted.
     queued: usize,
-    /// What the transfer of each number is recorded as.
+    /// The records of transfers, by number.
     #[cfg(test)]
     recorded: Vec<Option<crate::block_dev::Recorded>>,
 }
 
-/// What an entry asks for, as the kernel reads it (`struct io_uring_sqe`).
+/// An entry in the kernel's layout (`struct io_uring_sqe`).
 #[cfg(test)]
 #[repr(C)]
 pub(crate) struct Submitted {
@@ -54,7 +54,7 @@ pub(crate) struct Submitted {
 }
 
 impl<T> Ring<T> {
-    /// For the calling thread alone.
+    /// A ring for the calling thread alone.
     ///
     /// # Errors
     /// When the kernel or a sandbox refuses it.
@@ -74,16 +74,15 @@ impl<T> Ring<T> {
         })
     }
 
-    /// Transfers that have not come back.
+    /// The number of transfers in flight.
     pub(crate) const fn in_flight(&self) -> usize {
         ENTRIES - self.free.len()
     }
 
-    /// Queues a transfer; `Err` returns `transfer` when the ring is full.
+    /// Queues a transfer. `Err` returns `transfer` when the ring is full.
     ///
     /// # Safety
-    /// The memory and the file that `entry` names must stay as they are, untouched by others, for as long as
-    /// the ring has `transfer`.
+    /// The memory and the file that `entry` names must stay unchanged, and untouched by others, while the ring has `transfer`.
     pub(crate) unsafe fn push(&mut self, entry: squeue::Entry, transfer: T) -> Result<(), T> {
         let Some(number) = self.free.pop() else {
             return Err(transfer);
@@ -107,12 +106,12 @@ impl<T> Ring<T> {
         Ok(())
     }
 
-    /// Lets the kernel begin what is queued, and waits until `want` transfers have come back.
+    /// Submits queued transfers, and waits until `want` transfers have completed.
     pub(crate) fn submit(&mut self, want: usize) {
         self.submit_until(want, None);
     }
 
-    /// As [`submit`](Self::submit), but waits until a deadline at most.
+    /// As [`submit`](Self::submit), but waits at most until a deadline.
     pub(crate) fn submit_until(&mut self, want: usize, deadline: Option<Instant>) {
         while self.queued > 0 || want > self.ring.completion().len() {
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
@@ -123,9 +122,9 @@ impl<T> Ring<T> {
                 Ok(taken) => self.queued = self.queued.saturating_sub(taken),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.raw_os_error() == Some(Errno::TIME.raw_os_error()) => {}
-                // Out of memory, or more completions than the kernel likes to hold.
+                // Out of memory, or too many completions for the kernel.
                 Err(_) if !self.ring.completion().is_empty() => return,
-                // What is in flight belongs to the kernel: waiting on is all that is safe.
+                // The kernel uses the memory of transfers in flight, so only waiting is safe.
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -140,7 +139,7 @@ impl<T> Ring<T> {
         self.ring.submitter().submit_with_args(want, &args)
     }
 
-    /// Passes on what has come back: bytes, or the error.
+    /// Passes completed transfers to `back`, with bytes or an error.
     pub(crate) fn collect(&mut self, mut back: impl FnMut(T, io::Result<usize>)) {
         for completion in self.ring.completion() {
             let number = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
@@ -160,7 +159,7 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Readable when something has come back.
+    /// Readable when a transfer has completed.
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring owns the descriptor and is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }

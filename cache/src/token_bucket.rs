@@ -1,4 +1,4 @@
-//! Bounds how often something may happen, by a token bucket (RFC 2697).
+//! Limits a rate by a token bucket (RFC 2697).
 
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ mod tests {
         assert_eq!(taken(0, 1000), 256);
         assert_eq!(taken(10, 1000), 0);
         assert_eq!(taken(1000, 1000), 64);
-        // What is left over of a second is not lost.
+        // The remainder of a second is not lost.
         assert_eq!(
             (1..=100).map(|n| taken(1000 + n * 10, 5)).sum::<usize>(),
             64

@@ -1,25 +1,25 @@
-//! Which reads may fill the cache: the check that keeps a read that raced with a write out of it.
+//! Decides which reads may fill the cache: keeps reads that raced with a write out of it.
 //!
-//! A disk's blocks are spread over *write epochs*, some neighbours to one ([`Grain`]). A write epoch counts the writes in
-//! flight, and every beginning of a write advances it. A fill takes a *fill token* ([`FillToken`]) before it reads the
-//! backing store, and shows it when it inserts, under the lock of the index shard that the block lies in. It is good only
-//! while no write began since, and none was in flight.
+//! A disk's blocks are divided into *write epochs*, some neighbours to one ([`Grain`]). A write epoch counts the writes in
+//! flight, and every beginning of a write advances it. A fill takes a *fill token* ([`FillToken`]) before it reads the backing
+//! store. It presents the token when it inserts, under the lock of the block's index shard. The token is valid only if no write
+//! was in flight and none has begun since.
 //!
-//! Why that suffices: a writer first advances the epoch and only then takes the shard's lock to remove the
-//! block. A fill that checks before the advance has inserted before the writer looks, and is removed; one
-//! that checks after sees the advance. The shard's lock orders the two. From then until the write has ended
-//! nothing can be inserted, so there is nothing to remove a second time at its end.
+//! Why that suffices: a writer first advances the epoch and only then takes the shard's lock to remove the block. A fill that
+//! checks before the advance has inserted before the writer looks, so its block is removed. A fill that checks after it sees
+//! the advance. The shard's lock orders the two. Until the write has ended no block can be inserted, so none needs to be
+//! removed at its end.
 
 use crate::block;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How the write epochs of a disk are laid out.
+/// The layout of a disk's write epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grain {
-    /// Neighbouring blocks that share one.
+    /// Neighbouring blocks that share an epoch.
     blocks: u64,
-    /// How many there are. Ranges further apart share one, which costs a fill now and then.
+    /// The number of epochs. Distant ranges share one, which costs a fill now and then.
     ranges: u64,
 }
 
@@ -30,8 +30,8 @@ impl Grain {
         ranges: 1024,
     };
 
-    /// 32 KiB an epoch, 32 KiB of memory: writes beside each other do not count as racing, so that what they have written
-    /// is known of a guest that may put.
+    /// 32 KiB an epoch, 32 KiB of memory: neighbouring writes do not count as racing, so that their contents are known for a
+    /// guest that may put.
     pub(crate) const FINE: Self = Self {
         blocks: 8,
         ranges: 4096,
@@ -46,8 +46,8 @@ const BEGINNING: u64 = 1 << 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FillToken(u64);
 
-/// With which a write may say, once it has ended, what its blocks hold: for each range that it touches the state that the
-/// range has then, if no other write was in flight at any time.
+/// Tokens with which a write may set its blocks' hashes once it has ended. For each range it has the expected state if no other
+/// write was in flight at any time.
 #[derive(Debug, Default)]
 pub(crate) struct WriteTokens {
     /// The first range.
@@ -85,24 +85,24 @@ impl WriteEpochs {
         &self.epochs[i]
     }
 
-    /// Taken before the backing store is read.
+    /// Takes a token, before the backing store is read.
     pub(crate) fn token(&self, block: u64) -> FillToken {
         FillToken(self.epoch(block).load(Ordering::SeqCst))
     }
 
-    /// May content that was read under `token` be inserted now? Ask under the shard's lock.
+    /// May content that was read under `token` be inserted now? Call it under the shard's lock.
     pub(crate) fn allows_fill(&self, block: u64, token: FillToken) -> bool {
         token.0 & IN_FLIGHT == 0 && self.token(block) == token
     }
 
-    /// A write to the byte range is about to be submitted.
+    /// Notes that a write to the byte range is about to be submitted.
     pub(crate) fn begin(&self, off: u64, len: u64) {
         self.each(off, len, |c| {
             c.fetch_add(BEGINNING + 1, Ordering::SeqCst);
         });
     }
 
-    /// As [`begin`](Self::begin), with what the write needs to say what it has written.
+    /// As [`begin`](Self::begin), with the tokens to set hashes of the written blocks.
     pub(crate) fn begin_with_tokens(&self, off: u64, len: u64) -> WriteTokens {
         let blocks = block::touching(off, len);
         let mut found = WriteTokens {
@@ -114,21 +114,21 @@ impl WriteEpochs {
         self.each(off, len, |c| {
             let before = c.fetch_add(BEGINNING + 1, Ordering::SeqCst);
             if in_order {
-                // When this write alone has ended.
+                // The state when this write alone has ended.
                 found.tokens.push(FillToken(before.wrapping_add(BEGINNING)));
             }
         });
         found
     }
 
-    /// The write that [`begin`](Self::begin) announced has ended, well or badly.
+    /// Notes that the write of [`begin`](Self::begin) has ended, successfully or not.
     pub(crate) fn end(&self, off: u64, len: u64) {
         self.each(off, len, |c| {
             c.fetch_sub(1, Ordering::SeqCst);
         });
     }
 
-    /// Every write epoch that the range touches, once.
+    /// Calls `f` once for every write epoch that the range touches.
     fn each(&self, off: u64, len: u64, mut f: impl FnMut(&AtomicU64)) {
         let Range { start, end } = block::touching(off, len);
         if start == end {

@@ -405,7 +405,7 @@ mod tests {
         (cache, device, pool)
     }
 
-    /// Which of the locks that others need are taken while the device discards; and how often it does.
+    /// The contended locks that are taken while the device discards, and the number of discards.
     fn locks_during_discards(
         cache: &Arc<Cache>,
         device: &FaultSsd,
@@ -470,7 +470,7 @@ mod tests {
         cache.audit();
     }
 
-    /// It would evict 2 MiB several times over, with nothing of it to use, and wait for the logs that are emptied.
+    /// Such a put would evict 2 MiB several times over, free no usable slot, and wait for the logs that are emptied.
     #[test]
     fn no_put_evicts_while_the_store_shrinks() {
         let extents = 64 * u64::from(EXTENT_SLOTS);
@@ -520,7 +520,7 @@ mod tests {
         let other = cache.clone();
         *device.during_discard.lock() = Some(Box::new(move |_| {
             let free = other.registry.is_free();
-            // It is not there any more for anybody else.
+            // Other threads do not find it any more.
             let again = free.then(|| other.destroy_pool(id).is_err());
             tell.send((free, again)).unwrap();
         }));

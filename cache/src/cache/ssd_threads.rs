@@ -154,7 +154,7 @@ mod tests {
             }
         }
 
-        /// Puts until a put is refused, or so many; returns how many were not.
+        /// Puts until a put is refused, or `most` times. Returns the number of accepted puts.
         fn put(&mut self, cache: &Cache, most: u64) -> u64 {
             let mut put = 0;
             while put < most {
@@ -186,7 +186,7 @@ mod tests {
             assert!(cache.write_ssd());
         }
         let written = putters.iter().map(Putter::written).collect();
-        // Which writes what waits.
+        // The audit writes the waiting segments.
         cache.audit();
         written
     }
@@ -328,7 +328,7 @@ mod tests {
         let before = insertions();
         rig.reads(40, 41);
         assert_eq!(insertions(), before);
-        // Once it answers it serves what it held, but for what was written meanwhile.
+        // Once it answers it serves its blocks again, except those that were written meanwhile.
         let new = [99; BLOCK_SIZE];
         rig.disk.write_at(&new, 5 * 4096, false).unwrap();
         rig.ssd.hang(false);
@@ -383,7 +383,7 @@ mod tests {
         rig.cache.audit();
     }
 
-    /// Nobody reads from it: what is put waits in memory, and is found there.
+    /// No thread reads from it: put blocks wait in memory, and are found there.
     #[test]
     fn a_device_that_answers_no_write_has_failed_too() {
         let rig = Rig::new();

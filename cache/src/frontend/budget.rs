@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(kept.len(), 2);
         let expected = "expected at most 2000 mappings for the front ends of one VM, found 2000 in use and 1000 more asked for";
         assert!(refused.starts_with(expected), "{refused}");
-        // What is refused takes nothing of anybody.
+        // A refused amount is taken from no budget.
         assert_eq!(*all.used.lock(), amount(1 << 39, 2000, 600));
         let front_end = other.for_front_end();
         let share = front_end.take(amount(1 << 38, 1000, 656)).unwrap();

@@ -211,7 +211,7 @@ impl Entered {
 mod tests {
     use super::*;
 
-    /// Which of the writes have begun.
+    /// The writes that have begun.
     type Begun = Arc<Mutex<Vec<(u32, WriteTicket)>>>;
 
     fn write(order: &Arc<WriteOrder>, name: u32, range: Range<u64>, begun: &Begun) {

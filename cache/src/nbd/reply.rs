@@ -240,7 +240,7 @@ mod tests {
     /// The largest length in 32 bits, in whole blocks.
     const MOST: u64 = (1 << 32) - BLOCK;
 
-    /// Of what is told, nothing is told of another place.
+    /// No extent is reported at a wrong place.
     #[test]
     fn what_32_bits_cannot_say_is_told_of_the_right_place() {
         let half = 2048;

@@ -82,7 +82,7 @@ pub enum ControlRequest {
         disk: String,
         /// The pool's name.
         pool: String,
-        /// Where the range begins, bytes.
+        /// The start of the range, bytes.
         #[serde(default)]
         offset: Size,
         /// Bytes of the range; `None`: to the end of the disk.

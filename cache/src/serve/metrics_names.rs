@@ -203,7 +203,7 @@ mod tests {
             let again = (0..100).map(|n| (round * 100 + n, format!("pool-{n}")));
             let mut stats = stats(again);
             if round == 1999 {
-                // What the host makes is its own choice.
+                // Pools of the host are always shown.
                 stats.pools_of_guests.clear();
                 for (n, pool) in stats.cache.vms[0].pools.iter_mut().enumerate() {
                     pool.name = format!("host-{n}");

@@ -147,7 +147,7 @@ fn merged<T: Clone>(
     merged
 }
 
-/// Which of the VMs and disks are served.
+/// Tells whether a VM or disk is served.
 pub(super) struct IsServed<'a> {
     pub(super) vm: &'a dyn Fn(&str) -> bool,
     pub(super) disk: &'a dyn Fn(&str) -> bool,

@@ -31,7 +31,7 @@ pub(crate) enum ChainError {
 /// A table of descriptors: the ring's, or an indirect one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DescriptorTable {
-    /// Where it begins.
+    /// Its guest-physical address.
     pub address: GuestAddress,
     /// Descriptors in it.
     pub entries: u16,

@@ -433,7 +433,7 @@ mod tests {
             "{error}"
         );
         assert_eq!(slots.guest_address(1 << 40), None);
-        // What was taken under the old memory still has it.
+        // A request of the old memory still has it.
         assert_eq!(first.read_obj::<u8>(GuestAddress(5)).unwrap(), 7);
     }
 

@@ -164,7 +164,7 @@ fn number<S: Serializer>(weight: &Weight, to: S) -> Result<S::Ok, S::Error> {
 
 // Names of VMs, pools and disks.
 
-/// What a name of a VM, a pool or a disk consists of.
+/// The form of names of VMs, pools and disks.
 pub(in crate::serve) const NAME: &str = "1 to 255 bytes without slashes and control characters";
 
 /// Does the text conform to [`NAME`]?

@@ -34,12 +34,12 @@ pub trait Device: Send + Sync {
     /// Discards the content. A hint.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     fn discard(&self, off: u64, len: u64) -> io::Result<()>;
     /// Grows the device to this many bytes. Returns the number of bytes that it has room for.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     fn grow(&self, len: u64) -> io::Result<u64>;
     /// The file or device itself, if it can be left to the next daemon.
     fn file(&self) -> Option<&FileDevice> {

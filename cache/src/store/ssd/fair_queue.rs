@@ -244,7 +244,7 @@ mod tests {
         }
         put(&mut queue, 1, 1);
         assert_eq!(queue.part(2, weight(9), 128), 115);
-        // What was taken away counts no more.
+        // A removed backlog does not count.
         queue.change(1, weight(1), VecDeque::clear);
         assert_eq!(
             (queue.part(2, weight(9), 128), Backlog::len(&queue)),

@@ -418,7 +418,7 @@ mod tests {
         let file = Arc::new(File::from(OwnedFd::from(reader)));
         let patience = Duration::from_millis(1);
         let overdue = read(&file, vec![0, 4096], patience).err().unwrap();
-        // The file is open until the kernel is done with it, whoever closes it here; the pages are kept as well.
+        // The file is open until the kernel is done with it, even if it is closed here; the pages are kept as well.
         let open = Arc::downgrade(&file);
         drop(file);
         assert!(!overdue.has_ended());
