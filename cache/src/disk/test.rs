@@ -171,7 +171,7 @@ fn a_disk_that_was_removed_reads_no_block_of_a_later_disk() {
     assert_eq!(buf[0], 2);
     old.read_at(&mut buf, 0).unwrap();
     assert_eq!(buf[0], 0, "the block is another disk's");
-    // Once nobody has it any more, its number is given again.
+    // Once its last reference is gone, its number is reused.
     drop(old);
     assert_eq!(add().disk_id().unwrap().number, removed.number);
 }

@@ -1,4 +1,4 @@
-//! Hybrid pools: what is demoted, what is promoted, and what stays.
+//! Hybrid pools: blocks that are demoted, promoted, or stay.
 
 use super::CachedDisk;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
@@ -69,7 +69,7 @@ impl Rig {
         [counts.memory_hits, counts.ssd_hits, down, up]
     }
 
-    /// What a round of accesses adds to the counts.
+    /// The increments of the counts by a round of accesses.
     fn round(&self, accesses: impl Iterator<Item = u64>, put: bool) -> [u64; 4] {
         let before = self.counts();
         for block in accesses {

@@ -1,4 +1,4 @@
-//! What a guest can put, and what it tries to.
+//! Valid and invalid puts of a guest.
 
 use super::CachedDisk;
 use crate::block::{BLOCK_BYTES, BLOCK_SIZE, Block};
@@ -124,7 +124,7 @@ fn stale_forged_encrypted_and_foreign_contents_are_refused() {
         change.unwrap();
     }
     assert_eq!(g.offer(4, &neighbour), Verdict::Unknown);
-    // What another VM's guest holds says nothing of this one's.
+    // Another VM's residency does not validate this one's puts.
     assert_eq!(other.offer(3, &old), Verdict::Unknown);
     assert!((0..32).all(|block| !g.is_cached(block) && !other.is_cached(block)));
     assert_eq!(g.disk.offer(other.pool, 5, &g.read(5)), Verdict::NoRoom);
@@ -174,7 +174,7 @@ fn a_put_during_a_write_is_refused_and_the_write_says_nothing_of_what_it_raced_w
     let old = g.read(3);
     let write = g.disk.begin_write(3 * BLOCK_BYTES, BLOCK_BYTES);
     assert_eq!(g.offer(3, &old), Verdict::Unknown);
-    // What is read meanwhile may be either content.
+    // A concurrent read may return either content.
     let either = g.read(3);
     assert_eq!(g.offer(3, &either), Verdict::Unknown);
     let second = g.disk.begin_write(3 * BLOCK_BYTES + 512, 512);

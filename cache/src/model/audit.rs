@@ -1,4 +1,4 @@
-//! Do the cache's books agree? For a cache that nobody uses at the moment.
+//! Checks that the cache's structures are consistent, while the cache is idle.
 
 use crate::block::Key;
 use crate::cache::Cache;

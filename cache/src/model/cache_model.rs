@@ -19,7 +19,7 @@ pub(super) const VM_OF: [usize; 3] = [0, 0, 1];
 /// The cache under test and what it must answer.
 pub(super) struct CacheModel {
     pub(super) backing: Vec<Arc<FaultDisk>>,
-    /// What each disk holds.
+    /// The content of each disk.
     pub(super) truth: Vec<Vec<u8>>,
     pub(super) ssd: FaultSsd,
     pub(super) cache: Arc<Cache>,
@@ -29,7 +29,7 @@ pub(super) struct CacheModel {
     pub(super) ids: Vec<DiskId>,
     pub(super) disks: Vec<Arc<CachedDisk>>,
     pub(super) ports: Ports,
-    /// What each disk held before its last change, byte for byte.
+    /// The content of each disk before its last change, byte for byte.
     pub(super) older: Vec<Vec<u8>>,
     /// Offered blocks that were accepted.
     pub(super) accepted: u64,
@@ -110,7 +110,7 @@ impl CacheModel {
         word.iter().copied().cycle().take(len).collect()
     }
 
-    /// After a failed change, the truth is whatever the backing store has.
+    /// After a failed change, the model takes over the content of the backing store.
     pub(super) fn look_up(&mut self, d: usize, range: std::ops::Range<usize>) {
         let off = u64::try_from(range.start).unwrap();
         let ram = &self.backing[d].ram;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The next so many operations fail.
+/// The number of following operations that fail.
 #[derive(Default)]
 pub(crate) struct Faults {
     pub(crate) reads: AtomicU32,
@@ -37,14 +37,14 @@ pub(crate) enum Moment {
     After,
 }
 
-/// What happens then.
+/// The operation at that moment.
 type Then = Box<dyn FnOnce() + Send>;
 
 /// A backing store whose reads come short and whose writes tear, and whose transfers take their time.
 pub(crate) struct FaultDisk {
     pub(crate) ram: RamDisk,
     pub(crate) faults: Faults,
-    /// What happens at this moment of the next transfer that has one.
+    /// The operation at this moment of the next transfer that has one.
     pub(crate) during: Mutex<Option<(Moment, Then)>>,
 }
 
@@ -107,7 +107,7 @@ impl BlockDevice for FaultDisk {
     }
 }
 
-/// What happens while a read is under way: given the offset that is read.
+/// The operation during a read: it gets the read's offset.
 pub(crate) type Meanwhile = Box<dyn FnOnce(u64) + Send>;
 
 /// An SSD in memory. What it does survives the store that uses it, as on a real one.
@@ -117,7 +117,7 @@ pub(crate) struct FaultSsd {
     pub(crate) faults: Arc<Faults>,
     /// The next read is slow: between the moment at which it takes its bytes and its end, this happens.
     pub(crate) meanwhile: Arc<Mutex<Option<Meanwhile>>>,
-    /// What happens during the next discard, given its offset.
+    /// The operation during the next discard: it gets its offset.
     pub(crate) during_discard: Arc<Mutex<Option<Meanwhile>>>,
     pub(crate) discards: Arc<AtomicU64>,
     /// It answers no read.

@@ -1,4 +1,4 @@
-//! What guests of the model offer in messages, each sent twice.
+//! Messages with offers of the model's guests, each sent twice.
 
 use super::cache_model::{CacheModel, SIZES, VM_OF};
 use super::port::serial;

@@ -23,12 +23,12 @@ const GUESTS: u64 = 2;
 /// Offers that are made unless `JUSTITIA_CACHE_OFFERS` says otherwise.
 const OFFERS: u64 = 100_000;
 
-/// What is offered.
+/// An offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offer {
-    /// What the disk held a moment ago: a write may come in between.
+    /// The disk's content a moment ago: a write may come in between.
     Right,
-    /// What it held before a write that has ended.
+    /// Its content before a write that has ended.
     Stale,
     /// That with one byte changed.
     Forged,
@@ -89,7 +89,7 @@ impl Written {
         self.disk.read_at(&mut data, block * BLOCK_BYTES).unwrap();
     }
 
-    /// What to offer of a block; `None` where it was never written again.
+    /// The content to offer for a block; `None` if it was never rewritten.
     fn offered(&self, kind: Offer, block: u64, random: &mut Random) -> Option<Block> {
         let now = self.ended[at(block)].load(Ordering::SeqCst);
         let mut data = content(block, now);

@@ -1,4 +1,4 @@
-//! What can happen to a cache, drawn at random.
+//! Random operations on a cache.
 
 use super::fault::Moment;
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ pub(super) enum Op {
     /// ⟨memory weight, SSD weight⟩, one of them not 0.
     Pool(usize, u16, u16),
     Policy(usize, u8),
-    /// What of a pool is admitted to the SSD: all, a little, or that and what is read there leaves.
+    /// The admission of a pool's blocks to the SSD: all, a few, or a few with bypass (a block leaves when it is read).
     SsdAdmission(usize, u8),
     Memory(u8),
     Ssd(u8),
@@ -44,20 +44,20 @@ pub(super) enum Op {
     Restart,
 }
 
-/// What a guest offers as the content of a block.
+/// The content that a guest offers for a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Offer {
-    /// What it has just read.
+    /// The content that it has just read.
     Read,
-    /// What the disk holds, whether it was read or not.
+    /// The disk's content, read before or not.
     Unread,
-    /// What the block held before it was changed last.
+    /// The block's content before its last change.
     Stale,
     /// The content of another disk's block of the same number.
     OfAnotherDisk,
     /// The content of the next block.
     OfAnotherBlock,
-    /// What it has just read, with a byte changed.
+    /// The content that it has just read, with a byte changed.
     Forged,
 }
 
@@ -124,14 +124,14 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
 #[derive(Clone, Debug)]
 pub(super) struct Overlap {
     pub(super) moment: Moment,
-    /// What is read (if the moment is a read's) or written.
+    /// The content that is read (if the moment is a read's) or written.
     pub(super) first: (u32, u32),
     pub(super) other: Other,
     /// Where that happens.
     pub(super) second: (u32, u32),
 }
 
-/// What happens meanwhile.
+/// The concurrent operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Other {
     Read,

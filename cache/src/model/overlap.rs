@@ -1,5 +1,5 @@
-//! What happens while something else is under way: reads and writes of a disk during which it is read, written,
-//! put or taken away, and reads of the SSD store whose block is written, evicted and put again meanwhile.
+//! Concurrent operations: reads and writes of a disk during which it is read, written, put or taken away. Also reads of the SSD
+//! store whose block is written, evicted and put again meanwhile.
 //!
 //! These mutants were made by hand, one at a time. Each is caught within the first sequence of 2,500 steps:
 //! nothing is removed when a change begins; of what it touches only whole blocks are removed; the last of the write
@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the other operation found.
+/// The result of the other operation.
 enum Found {
     Bytes(Vec<u8>),
     /// A put, and whether it was taken.
@@ -78,7 +78,7 @@ impl CacheModel {
         *self.backing[d].during.lock() = None;
         let found = found.lock().take();
         if found.is_some() && matches!(other, Other::Write | Other::Discard) {
-            // Which of two writes was last, the backing store knows.
+            // The backing store tells which of two writes was last.
             self.look_up(d, around);
         }
         if let Some(read) = read {
@@ -160,7 +160,7 @@ fn len(range: &Range<usize>) -> u64 {
     u64::try_from(range.len()).unwrap()
 }
 
-/// What happens to a disk while it is read or written.
+/// A concurrent operation on a disk during a read or write.
 struct Beside {
     cache: Arc<Cache>,
     disk: Arc<CachedDisk>,
@@ -174,7 +174,7 @@ struct Beside {
 impl Beside {
     fn happens(self, other: Other) -> Found {
         let (off, len) = (offset(&self.range), len(&self.range));
-        // What fails has its effect on the backing store, where it is looked up.
+        // A failed operation has its effect on the backing store, whose content is used then.
         match other {
             Other::Read => {
                 let mut buf = vec![0xAB; self.range.len()];
@@ -198,7 +198,7 @@ impl Beside {
     }
 }
 
-/// What happens to a block while it is read.
+/// A concurrent operation on a block during its read.
 struct Meanwhile {
     cache: Arc<Cache>,
     disk: Arc<CachedDisk>,

@@ -1,4 +1,4 @@
-//! What a guest may try over its port.
+//! Attacks of a guest over its port.
 
 use super::test::{Guest, cache, cache_of, content, guest, message, serial};
 use crate::block::BLOCK_SIZE;

@@ -1,4 +1,4 @@
-//! Clients of NBD over an exec: who goes on, and who is disconnected.
+//! NBD clients over an exec: some are resumed, others are disconnected.
 
 use super::test::configured;
 use super::test_warm::{BLOCKS, TIMEOUT, content, hits, memory_survives};

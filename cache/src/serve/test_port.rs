@@ -9,7 +9,7 @@ use justitia_guest_protocol::puts::{
     Answer, Area, Command, Name, PAGE, PORT_SIZE, PutWriter, Serial, Status, Store,
 };
 
-/// What became of a message.
+/// The result of a message.
 fn answer(port: &mut Client, sequence: u64) -> Answer {
     let read = port.read(0, u32::try_from(PAGE).unwrap());
     Area::new(&read.data).unwrap().answer(sequence).unwrap()

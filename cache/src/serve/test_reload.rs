@@ -1,4 +1,4 @@
-//! What can be served is served, and what is new in a configuration when it is read again.
+//! A start and a reload serve all VMs and disks that can be served.
 
 use super::test::port;
 use super::test_clients::execute;
@@ -123,7 +123,7 @@ fn a_reload_leaves_what_is_configured_otherwise_as_it_is() {
     assert_eq!(service.reload(&other).unwrap(), Reloaded::default());
     UnixStream::connect(dir.join("a.s")).unwrap();
     assert!(!dir.join("other.s").exists());
-    // What is served is compared with what is new, whatever the file says of it.
+    // The running configuration is compared with the new one, not with the file.
     let mut third = config(dir, "", &["a", "b", "c"]);
     third.vms[0].disks[0].image = dir.join("somewhere else");
     third.vms[2].disks[0].image = dir.join("a");

@@ -109,7 +109,7 @@ fn clients_of_a_removed_disk_have_what_was_acknowledged_and_are_disconnected() {
             assert!(expected.contains(&found[0]), "{} {expected:?}", found[0]);
             assert!(found.iter().all(|byte| *byte == found[0]));
         }
-        // Nobody finds it, and nothing of it is left; the image may be used by others.
+        // No client finds it, and none of its blocks is left; other processes may use the image.
         assert!(!dir.join("a.v").exists());
         let mut late = Client::silent(&dir.join("s"));
         late.take(18);
@@ -226,7 +226,7 @@ fn a_disk_that_hangs_is_removed_and_whoever_still_has_it_reads_no_other() {
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].contains("still in flight"));
     assert!(service.stats().exports.iter().all(|e| e.name != "hung"));
-    // It takes numbers that are free: not the one of the disk that somebody still has.
+    // It takes free numbers: not that of the disk that is still referenced.
     let others: Vec<_> = (0..4u8)
         .map(|n| {
             let name = format!("next{n}");
@@ -318,7 +318,7 @@ fn a_flush_that_fails_is_told_and_the_disk_is_removed_nevertheless() {
         "{problems:?}"
     );
     assert!(service.stats().exports.iter().all(|e| e.name != "bad"));
-    // What is writable is flushed.
+    // Writable disks are flushed.
     let (good, volume) = puppet(&service, "good", 1);
     drop(volume);
     let gone = Gone::of_disks("vm-a", ["good"].into_iter());

@@ -166,7 +166,7 @@ fn a_request_that_the_configuration_would_not_take_changes_nothing() {
         assert!(error.contains(why), "{vm}: {error}");
         assert_eq!(rig.names(), before, "{vm}");
     }
-    // After all of that, what is right is taken.
+    // After all of that, a valid put is accepted.
     rig.add_disk("vm", &named("new")).unwrap();
     let mut client = Client::new(&rig.path("nbd"), "new", false);
     assert_eq!(client.read(0, 8192).data, [8; 8192]);
@@ -280,7 +280,7 @@ fn a_disk_that_comes_back_is_known_to_the_port() {
     let image = rig.path("image");
     let exclusive = json!({ "name": "vm", "image": image, "mode": "exclusive" });
     rig.add_disk("vm", &exclusive).unwrap();
-    // What the guest was served before is not believed of the disk that comes after.
+    // A hash of the earlier disk does not validate a put to the later one.
     assert_eq!(put(3), 0);
     assert_eq!(
         Client::new(&socket, "vm", false).read(0, 4096).data,

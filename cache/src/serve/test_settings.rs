@@ -1,4 +1,4 @@
-//! What requests have set: over an exec, and where the configuration file is read again.
+//! Changes by requests: over an exec, and after a reload.
 
 use super::test_clients::execute;
 use super::test_warm::{BLOCKS, Rig, TIMEOUT, memory_survives};
@@ -17,7 +17,7 @@ fn send(service: &Service, request: Value) {
     service.daemon().answer(&request).unwrap();
 }
 
-/// What is served now.
+/// The running configuration.
 fn running(service: &Service) -> Config {
     let daemon = service.daemon();
     daemon.running(&daemon.served.lock()).config
@@ -92,7 +92,7 @@ fn what_requests_have_set_is_so_after_an_exec() {
         }
         service.cache().audit();
     }
-    // What the file says otherwise since then is so; all else stays.
+    // Values that the file has changed since then apply; all others stay.
     let mut file = rig.config.clone();
     file.vms[0].weight = weight(50);
     file.cache.memory_bytes = 128 * MIB;

@@ -1,4 +1,4 @@
-//! What survives a restart, and what does not.
+//! Warm restarts: blocks that survive them, and blocks that do not.
 
 use super::handover::Descriptors;
 use super::test::configured;

@@ -17,9 +17,9 @@ const JUDGED: u64 = 40_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    /// What a read of the disk takes on average, us, before and after half of the reads.
+    /// The mean time of a read of the disk, us, before and after half of the reads.
     disk_us: [f64; 2],
-    /// What a read of the SSD takes, and each block of it, us.
+    /// The time of a read of the SSD, and of each block of it, us.
     ssd_us: [f64; 2],
     write_us: f64,
     /// Blocks of a piece.
@@ -75,9 +75,9 @@ struct Pool {
     room: u64,
 }
 
-/// What a run found.
+/// The result of a run.
 struct Found {
-    /// What the judged reads and their writes took, us.
+    /// The time of the judged reads and their writes, us.
     time: f64,
     admission: SsdAdmission,
     /// When the last of all decisions was another one than before: reads.

@@ -1,5 +1,5 @@
-//! What tests and the lab drive the cache with: a driver of vhost-user-blk, a disk that takes no time, and random numbers
-//! that are the same in every run.
+//! Drivers of the cache for tests and the lab: a driver of vhost-user-blk, a disk that takes no time, and reproducible random
+//! numbers.
 
 #[doc(hidden)]
 pub mod front_end;

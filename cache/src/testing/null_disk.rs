@@ -4,7 +4,7 @@ use crate::block::len;
 use crate::block_dev::{BlockDevice, check_range};
 use std::io;
 
-/// A disk of so many bytes that takes no time, so that what is measured is the cache. Nothing is read or written.
+/// A disk of this many bytes that takes no time, so that only the cache is measured. It reads and writes nothing.
 pub struct NullDisk(pub u64);
 
 impl BlockDevice for NullDisk {

@@ -1,4 +1,4 @@
-//! What a hostile guest can put into its memory, from a fuzzer's bytes.
+//! Memory of a hostile guest, from a fuzzer's bytes.
 
 use super::chain::{Chain, DescriptorTable};
 use super::memory::{GuestMemory, GuestRegion};

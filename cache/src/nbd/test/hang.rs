@@ -136,7 +136,7 @@ fn disks_that_hang_leave_the_ssd_to_the_others() {
     for block in 0..16 {
         assert_eq!(client.read(block * 4096, 4096).error, 0);
     }
-    // What the SSD lacks is the disk's, and there all workers wait.
+    // Blocks that the SSD lacks come from the disk, and there all workers wait.
     release(hung);
     assert_eq!(client.read(65_536, 4096).error, 0);
 }

@@ -126,7 +126,7 @@ fn check_cut_file(rig: &Rig, c: &mut Client, truth: &[u8]) {
     assert_eq!(on_disk, [9; 4096]);
 }
 
-/// What clients do, checked against what the image must hold.
+/// Clients' operations, checked against the expected content of the image.
 fn served(rings: bool, mode: Option<Mode>) -> VolumeStats {
     let mut truth: Vec<u8> = (0..SIZE)
         .map(|i| (i / 512 % 251).try_into().unwrap())

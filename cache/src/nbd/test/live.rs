@@ -322,7 +322,7 @@ fn a_refused_read_is_answered_in_chunks_where_they_were_negotiated() {
         assert_eq!(head[4..8], [0, 1, 0x80, 1], "the last chunk, an error");
         let left = u32::from_be_bytes(head[16..].try_into().unwrap());
         client.take(usize::try_from(left).unwrap());
-        // What structured replies do not answer stays simple.
+        // Requests that structured replies do not answer get simple ones.
         client.send(1, 0, 8, size, &[1], 1);
         assert_eq!(client.take(16)[..4], 0x6744_6698_u32.to_be_bytes());
     }

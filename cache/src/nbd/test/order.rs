@@ -25,7 +25,7 @@ impl Slow {
         self.changed.notify_all();
     }
 
-    /// Until so many writes wait.
+    /// Waits until `count` writes wait.
     fn wait_for(&self, count: usize) {
         let mut waiting = self.waiting.lock();
         let timeout = Duration::from_secs(60);
@@ -105,7 +105,7 @@ impl Rig {
         Client::new(&self.socket, "disk", false)
     }
 
-    /// What the disk holds at its beginning, once all connections have ended.
+    /// The disk's first bytes, once all connections have ended.
     fn content(self) -> [u8; 4096] {
         self.server.shut_down(Duration::from_secs(60));
         let mut found = [0; 4096];

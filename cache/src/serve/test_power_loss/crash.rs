@@ -20,7 +20,7 @@ struct Sector {
     promised: u64,
 }
 
-/// What crashes have shown.
+/// The results of crashes.
 #[derive(Debug, Default)]
 pub(super) struct Crashes {
     /// Crash points.

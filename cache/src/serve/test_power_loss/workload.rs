@@ -1,4 +1,4 @@
-//! Clients that write, flush, and remember what was acknowledged.
+//! Clients that write, flush, and remember acknowledged writes.
 
 use super::crash::Durable;
 use crate::block_dev::Recorder;
@@ -17,7 +17,7 @@ pub(super) const CLIENTS: u64 = 3;
 /// Sectors of a part of a client's part: one request at a time is under way in each.
 const PART: u64 = SECTORS / CLIENTS / 4;
 
-/// What was written, ever.
+/// All writes.
 #[derive(Default)]
 pub(super) struct History {
     versions: BTreeSet<(u64, u64)>,
@@ -26,7 +26,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// What a sector holds in a version: the sector and the version, again and again.
+    /// The content of a sector in a version: the sector and the version, repeated.
     fn content(sector: u64, version: u64) -> Vec<u8> {
         [sector.to_le_bytes(), version.to_le_bytes()]
             .concat()

@@ -1,4 +1,4 @@
-//! What is taken as SSD store, and what becomes of it.
+//! Places that are accepted as SSD store, and their treatment.
 
 use super::device::MARK_BYTES;
 use super::device::{Device, FileDevice};
@@ -248,7 +248,7 @@ fn a_device_with_something_on_it_is_refused_and_ours_is_discarded() {
     check_place(&link, Foreign::Refuse).unwrap();
 }
 
-/// Whoever gives up a store whose device hangs must not hang with it: nothing is read of it then, and nothing removed.
+/// Closing a store on a hung device must not hang: it reads and removes nothing.
 #[test]
 fn a_device_that_has_not_answered_is_left_alone() {
     let (_dir, path) = directory();

@@ -182,7 +182,7 @@ unsafe fn together(
     Ok(results)
 }
 
-/// Lets another thread wait for what is in flight.
+/// Lets another thread wait for the transfers in flight.
 fn wait_elsewhere(ring: TransferRing) -> Overdue {
     let under_way = Arc::new(());
     let overdue = Overdue::new(&under_way);

@@ -19,7 +19,7 @@ use virtio_bindings::virtio_blk::{
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
-/// The region in which the back end notes what is in flight.
+/// The region in which the back end records requests in flight.
 pub struct Tracking {
     /// Its size, and the queues.
     pub shape: VhostUserInflight,
@@ -35,7 +35,7 @@ pub struct FrontEnd {
     pub guest: Guest,
     /// The driver's queues.
     pub queues: Vec<DriverQueue>,
-    /// What is in flight.
+    /// The requests in flight.
     pub tracking: Option<Tracking>,
     /// The front end's side of the channel for the back end's messages.
     pub channel: Option<UnixStream>,
@@ -44,7 +44,7 @@ pub struct FrontEnd {
     path: PathBuf,
 }
 
-/// What the driver accepts, if it is offered.
+/// The features that the driver accepts, if offered.
 const DRIVER_FEATURES: [u32; 8] = [
     VIRTIO_BLK_F_FLUSH,
     VIRTIO_BLK_F_CONFIG_WCE,

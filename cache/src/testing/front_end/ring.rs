@@ -57,7 +57,7 @@ const DESCRIPTOR: u64 = 16;
 /// A request. Data that is written lies in its slot already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlkRequest {
-    /// What it does: one of [`kind`].
+    /// Its operation: one of [`kind`].
     pub kind: u32,
     /// The I/O priority.
     pub priority: u32,
@@ -223,7 +223,7 @@ impl DriverQueue {
         self.make_available(slot)
     }
 
-    /// Writes a descriptor of the ring's own table, whatever it says.
+    /// Writes a descriptor of the ring's own table, valid or not.
     ///
     /// # Errors
     /// When it lies outside the memory.
@@ -250,7 +250,7 @@ impl DriverQueue {
         self.set_available(self.next_available.wrapping_add(1))
     }
 
-    /// Sets the index of the available ring, whatever it is.
+    /// Sets the index of the available ring, valid or not.
     ///
     /// # Errors
     /// None, as the memory has it.
@@ -505,7 +505,7 @@ impl Guest {
     }
 }
 
-/// What a front end and its driver are like.
+/// The properties of a front end and its driver.
 #[derive(Clone, Copy, Debug)]
 pub struct FrontEndOptions {
     /// Queues.

@@ -30,7 +30,7 @@ pub struct Workload {
 struct Pending {
     kind: u32,
     sector: u64,
-    /// What is to be read, or is written.
+    /// The content to read, or that is written.
     data: Vec<u8>,
 }
 
@@ -39,7 +39,7 @@ fn wrong(what: String) -> io::Error {
 }
 
 impl Workload {
-    /// A workload for an empty disk of so many bytes.
+    /// A workload for an empty disk of `size` bytes.
     #[must_use]
     pub fn new(size: u64, seed: u64) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Workload {
         }
     }
 
-    /// What the disk must hold, once nothing is in flight.
+    /// The expected content of the disk, once no request is in flight.
     #[must_use]
     pub fn content(&self) -> &[u8] {
         &self.content
@@ -61,7 +61,7 @@ impl Workload {
         self.pending.iter().map(BTreeMap::len).sum()
     }
 
-    /// Starts requests until so many were answered; others are in flight then.
+    /// Starts requests until `answers` were answered; others are in flight then.
     ///
     /// # Errors
     /// A wrong answer, one too many, or none for 20 s.

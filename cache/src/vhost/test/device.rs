@@ -1,4 +1,4 @@
-//! What the device offers, and refuses.
+//! Features and requests that the device offers, and those that it refuses.
 
 use super::gate::Gate;
 use super::rig::{Rig, SIZE};

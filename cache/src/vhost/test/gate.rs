@@ -1,4 +1,4 @@
-//! A disk that can be held up, and remembers what was asked of it.
+//! A disk that can be blocked, and records its requests.
 
 use super::rig::Rig;
 use crate::block_dev::{BlockDevice, RamDisk};

@@ -1,4 +1,4 @@
-//! What a guest reads is what it has written.
+//! A guest reads the content that it has written.
 
 use super::rig::{Rig, SIZE};
 use crate::config::Mode;
