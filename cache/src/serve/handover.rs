@@ -237,7 +237,7 @@ impl Taken {
                     found.into_iter().for_each(inherited::offer_connection);
                     taken.served = serde_json::from_value(served)
                         .inspect_err(|e| {
-                            tracing::error!("changes by requests are lost: cannot read the configuration that was handed over: {e}");
+                            tracing::error!("changes by requests are lost: cannot read the last configuration: {e}");
                         })
                         .ok();
                 }
