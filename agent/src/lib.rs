@@ -1,9 +1,9 @@
-//! The agent of the host, a folder a mechanism.
+//! The host agent. Each mechanism has a folder.
 //!
-//! [`Agent`] is the loop: one tick goes through all mechanisms. [`monitor`] decides what is sampled when, within a CPU
-//! budget. [`page_cache`] divides the page cache, [`device`] the bandwidth of disks, and [`recharge`] moves the charge of
-//! shared files: each measures, plans, purely, and acts. `weights` writes back what was declared. [`knobs`] writes the kernel's knobs and restores them. [`status`]
-//! tells what was done, by the socket and as metrics. [`model`] has the types that they share.
+//! [`Agent`] is the loop: one tick runs all mechanisms. [`monitor`] decides what is sampled when, within a CPU budget.
+//! [`page_cache`] divides the page cache, [`device`] the bandwidth of disks, and [`recharge`] moves the charge of shared files.
+//! Each measures, plans in pure functions, and acts. `weights` restores declared weights. [`knobs`] writes the kernel's knobs
+//! and restores them. [`status`] reports decisions, by the socket and as metrics. [`model`] has the shared types.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The types that the stages of the loop hand to each other. This module depends on none of them.
+//! The types that the loop's stages exchange. This module depends on none of them.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use justitia_kernel::cgroup::CgroupId;
 use justitia_share::curve::HALF_LIFE;
 use justitia_share::{HalfLife, Tree, Weight};
 
-/// How long a tenant's accesses must have been observed before the part of its cache that it did not use counts as
-/// unused: twice the half-life of its miss-ratio curve.
+/// Cache that a tenant did not use counts as unused after its accesses have been observed for this long: twice the half-life of
+/// its miss-ratio curve.
 pub const MIN_OBSERVATION: Duration = Duration::from_secs(2 * HALF_LIFE.get().as_secs());
 
-/// Counts of pages that came back after reclaim halve in this time, as the kernel's own costs of reclaim fade (`lru_note_cost`
-/// in mm/swap.c halves them when they exceed a quarter of the lists; with gigabytes that takes seconds).
+/// The half-life of counts of pages that came back after reclaim. The kernel's own reclaim costs fade as fast: `lru_note_cost`
+/// in mm/swap.c halves them when they exceed a quarter of the lists, which takes seconds with gigabytes.
 pub const COST_HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(10));
 
-/// A cgroup with more children than this is not reclaimed from: each step reads `memory.stat` of every child, to see that
+/// A cgroup with more children than this is not reclaimed from: each step reads `memory.stat` of every child, to check that
 /// reclaim takes nothing from it.
 pub const MAX_RECLAIM_CHILDREN: usize = 1000;
 
-/// Which tenant this is.
+/// Identifies a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// A managed cgroup.
     Cgroup(CgroupId),
-    /// Everything in no managed cgroup: the root cgroup's own processes, excluded cgroups, and what removed top-level
-    /// cgroups left.
+    /// Everything outside managed cgroups: the root cgroup's own processes, excluded cgroups, and the remaining charges of
+    /// removed top-level cgroups.
     Unmanaged,
 }
 
@@ -53,27 +53,27 @@ pub struct Memory {
     pub reclaim_in_flight: u64,
     /// The free memory below which kswapd is woken: the sum of the zones' low watermarks and lowmem reserves.
     pub low_watermark: u64,
-    /// kswapd, once it has woken, reclaims up to this much free memory.
+    /// Once woken, kswapd reclaims up to this much free memory.
     pub high_watermark: u64,
     /// How fast free memory falls, bytes per second.
     pub fall_rate: u64,
-    /// How fast reclaim refills it, bytes per second: that much is consumed as well.
+    /// How fast reclaim refills free memory, bytes per second: this is consumed as well.
     pub refill_rate: u64,
-    /// How long it lately took from a sample until what the next one asked for was reclaimed.
+    /// The recent delay from a sample to the end of the reclaim that the next sample requested.
     pub reaction: Duration,
-    /// File pages that were read again lately after they had been reclaimed (`workingset_refault_file` of the host),
-    /// decaying by half every [`COST_HALF_LIFE`].
+    /// File pages read again recently after their reclaim (`workingset_refault_file` of the host), decaying by half every
+    /// [`COST_HALF_LIFE`].
     pub refaulted: u64,
     /// File pages on LRU lists that no process has mapped, as the kernel counts them for `vm.min_unmapped_ratio`.
     pub unmapped: u64,
-    /// Free memory when that was read.
+    /// Free memory when `unmapped` was read.
     pub free_at_sample: u64,
-    /// `vm.swappiness`, 0 to 200; 0 where there is no swap space left, or anonymous memory is not to be reclaimed.
+    /// `vm.swappiness`, 0 to 200; 0 without free swap space, or if anonymous memory is not to be reclaimed.
     pub swappiness: u8,
 }
 
 impl Memory {
-    /// How fast free memory is consumed, bytes per second, whether or not reclaim refills it.
+    /// How fast free memory is consumed, bytes per second. This includes the part that reclaim refills.
     #[must_use]
     pub const fn consumption_rate(&self) -> u64 {
         self.fall_rate.saturating_add(self.refill_rate)
@@ -83,33 +83,32 @@ impl Memory {
 /// A tenant as sampled. Amounts in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenant {
-    /// Which one.
+    /// Its identity.
     pub key: Key,
     /// Weight among its siblings.
     pub weight: Weight,
-    /// Whether that weight is the default, and only the administrator may make its children: these then compete with its siblings
-    /// ([`Demand::sums_weights`](justitia_share::Demand::sums_weights)).
+    /// Whether that weight is the default, and only the administrator may make its children: the children then compete with its
+    /// siblings ([`Demand::sums_weights`](justitia_share::Demand::sums_weights)).
     pub sums_weights: bool,
-    /// Cache that it keeps before anything is divided by weight: the administrator's `memory.min` or `memory.low`, or the
-    /// configured minimum.
+    /// Cache that it keeps before any division by weight: the administrator's `memory.min` or `memory.low`, or the configured
+    /// minimum.
     pub minimum: u64,
-    /// Protection that a delegatee requests inside its delegated subtree. It counts among siblings only, and does not
-    /// raise what the subtree gets.
+    /// Protection that a delegatee requests inside its delegated subtree. It counts among siblings only. It does not raise the
+    /// subtree's entitlement.
     pub requested_protection: u64,
     /// File pages on its LRU lists and reclaimable slab, its descendants' included.
     pub cache: u64,
-    /// The part of `cache` that is charged to none of its living children: all of it for a leaf. For an inner node, what
-    /// its own processes read, and what removed children left behind.
+    /// The part of `cache` that no living child is charged for. For a leaf: all of it. For an inner node: the pages of its own
+    /// processes, and those that removed children left.
     pub own: u64,
     /// The part of `own` that is reclaimable slab, such as dentries and inodes.
     pub slab: u64,
-    /// The part of `own` that no living process stands for, and that therefore has no demand: all of it for an inner
-    /// node.
+    /// The part of `own` that no living process is charged for, and that therefore has no demand. For an inner node: all of it.
     pub orphaned: u64,
-    /// The part of `own` of an inner node that is in use: the working set of a child that was removed lately, which a service
-    /// that is restarted uses again; and what its children use of it.
+    /// The part of `own` of an inner node that is in use: the working sets of recently removed children, which a restarted
+    /// service uses again, and the orphaned pages that its children use.
     pub orphaned_in_use: u64,
-    /// The part of `own` of an inner node that children held which were removed lately, at least what is in use.
+    /// The part of an inner node's `own` that recently removed children held, and at least `orphaned_in_use`.
     pub orphaned_lately: u64,
     /// The orphaned pages of its parent that it uses.
     pub uses_orphaned: u64,
@@ -117,33 +116,33 @@ pub struct Tenant {
     pub untargetable: u64,
     /// Charged memory beside `cache`: anonymous, shared, and kernel memory that cannot be reclaimed.
     pub other: u64,
-    /// The cache that its limits leave to it (`memory.max`, `memory.high`); `u64::MAX` without one. Its ancestors' limits
-    /// are theirs.
+    /// The cache that its own limits allow (`memory.max`, `memory.high`); `u64::MAX` without one. Ancestors' limits are not
+    /// included.
     pub limit: u64,
-    /// Anonymous memory that may be swapped out: as much of it as there is swap for, above its minimums.
+    /// Anonymous memory above its minimums that may be swapped out, limited by free swap space.
     pub anon: u64,
-    /// Memory that was swapped out of it lately, decaying by half every [`COST_HALF_LIFE`].
+    /// Memory swapped out of it recently, decaying by half every [`COST_HALF_LIFE`].
     pub swapped_out: u64,
-    /// Memory that was swapped in again lately, decaying likewise.
+    /// Memory swapped in again recently, decaying likewise.
     pub swapped_in: u64,
     /// File pages that cannot be reclaimed now: dirty or under writeback.
     pub unreclaimable: u64,
     /// Whether any process lives in it or below.
     pub populated: bool,
-    /// Whether its cache has grown lately, or would have without reclaim.
+    /// Whether its cache has grown recently, or would have without reclaim.
     pub growing: bool,
-    /// File pages that it has paged in lately, decaying by half every [`COST_HALF_LIFE`].
+    /// File pages paged in recently, decaying by half every [`COST_HALF_LIFE`].
     pub paged_in: u64,
-    /// For how long it has used neither CPU nor its working set.
+    /// How long it has used neither CPU nor its working set.
     pub idle_for: Duration,
     /// For how long it has not read its working set, whatever else it did.
     pub unused_for: Duration,
     /// File pages that processes have mapped, at most; the probes do not see accesses to them.
     pub mapped: u64,
-    /// File pages that it had when it was first seen, and that nothing has replaced since; 0 once its accesses have been
-    /// observed for [`MIN_OBSERVATION`]. Whether they are used is not known.
+    /// File pages from before it was first seen that nothing has replaced since. Their use is unknown. 0 once its accesses have
+    /// been observed for [`MIN_OBSERVATION`].
     pub unseen: u64,
-    /// Its working set, as far as that is known.
+    /// Its working set, as far as it is known.
     pub working_set: WorkingSet,
     /// Why nothing may be reclaimed from it now, if so.
     pub exempt: Option<ReclaimExemption>,
@@ -154,8 +153,8 @@ pub struct Tenant {
 pub struct WorkingSet {
     /// Its size, bytes.
     pub bytes: u64,
-    /// For how long it was seen to use no more than that: with [`EstimateBasis::Accesses`], how long its accesses have been
-    /// sampled; with [`EstimateBasis::Lists`], how long it has been idle.
+    /// How long it was seen to use at most that. With [`EstimateBasis::Accesses`]: how long its accesses have been sampled.
+    /// With [`EstimateBasis::Lists`]: how long it has been idle.
     pub observed_for: Duration,
     /// The source of the estimate.
     pub evidence: EstimateBasis,

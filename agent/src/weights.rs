@@ -1,8 +1,8 @@
-//! Weights that were declared to runtimes and in units, written where the kernel has other ones: runc tells systemd nothing
-//! of a container's weight, so that a reload of systemd sets it to 100.
+//! Restores the weights declared to runtimes and in units where the kernel has others: runc does not tell systemd a container's
+//! weight, so a reload of systemd sets it to 100.
 //!
-//! Only where `[weights] restore` is on, and only in cgroups that the administrator makes. Every write goes through the knob
-//! store, and who wrote the other number decides as it does of every knob.
+//! Only with `[weights] restore`, and only in cgroups that the administrator makes. All writes go through the knob store. As
+//! for every knob, the writer of a different number decides whether it is replaced.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -21,21 +21,21 @@ use crate::status::decision_log::Decided;
 #[cfg(test)]
 mod tests;
 
-/// The most knobs that are written in one tick; the others wait for the next. Each takes a synced journal entry.
+/// The most knobs written in one tick; the others wait for the next. Each takes a synced journal entry.
 const MAX_WRITES: usize = 64;
 
 /// Keeps declared weights in the kernel's files.
 #[derive(Debug, Default)]
 pub(crate) struct DeclaredWeights {
-    /// The knobs that have been seen; who writes them is watched.
+    /// The knobs that have been seen. Writes to them are watched.
     watched: HashSet<(CgroupId, Knob)>,
     /// Why each knob of ours has its value.
     reasons: HashMap<(CgroupId, Knob), Rule>,
 }
 
 impl DeclaredWeights {
-    /// One tick: writes declared weights where neither file has them, and gives back what is declared no more, or all if
-    /// not `restore`. Returns what was done.
+    /// One tick: writes declared weights that neither file has, and restores knobs without a declared weight. Without `restore`
+    /// it restores all. Returns the changes.
     pub(crate) fn tick(
         &mut self,
         store: &mut KnobStore,
@@ -63,7 +63,7 @@ impl DeclaredWeights {
         decided
     }
 
-    /// Looks at one file of weights.
+    /// Handles one file of weights.
     fn look(
         &mut self,
         store: &mut KnobStore,
@@ -126,7 +126,7 @@ impl DeclaredWeights {
         }
     }
 
-    /// Restores what need not stand there any more.
+    /// Restores a knob that is needed no more.
     fn give_back(
         &mut self,
         store: &mut KnobStore,
@@ -173,12 +173,12 @@ impl DeclaredWeights {
     }
 }
 
-/// Whether a cgroup's declared weight is written: in a delegated subtree its owner's weights are left alone.
+/// Whether a cgroup's declared weight is written. In a delegated subtree the owner's weights are left alone.
 fn is_ours(node: &Node) -> bool {
     !node.in_delegation && node.identity().declared.is_some() && node.identity().part.is_none()
 }
 
-/// The files of weights that a cgroup has, and what stands there.
+/// The cgroup's weight files, and their current values.
 fn files(node: &Node) -> impl Iterator<Item = (Knob, Weight)> + use<> {
     let (io, bfq) = node.default_weights();
     let io = io.map(|weight| (Knob::IoWeight, weight));
@@ -186,7 +186,8 @@ fn files(node: &Node) -> impl Iterator<Item = (Knob, Weight)> + use<> {
     io.into_iter().chain(bfq)
 }
 
-/// The number that the runtime or systemd writes to a file for the declared weight: the files of siblings hold such numbers. `None` for none.
+/// The number that the runtime or systemd writes to a file for the declared weight; siblings' files hold such numbers. `None`
+/// without one.
 fn written(node: &Node, knob: Knob) -> Option<Weight> {
     let declared = node.identity().declared.as_ref()?;
     if knob == Knob::IoBfqWeight {

@@ -7,8 +7,8 @@ use justitia_cgroup_tree::{Resolver, Subject, overrides};
 use super::Config;
 
 impl Config {
-    /// Whether the rules exclude the cgroup at `path` (below the mount), or one above it. `is_delegated` says of a cgroup
-    /// whether a delegatee may make cgroups in it. `resolver` says what they are.
+    /// Whether the rules exclude the cgroup at `path` (below the mount), or one above it. `is_delegated` says whether a
+    /// delegatee may make children of a cgroup. `resolver` finds its container, unit or virtual machine.
     #[must_use]
     pub fn excludes(
         &self,

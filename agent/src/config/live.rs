@@ -1,4 +1,4 @@
-//! What of the configuration can change while the agent runs, and whose files it is read from.
+//! Which keys can change while the agent runs, and which files it trusts.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -9,9 +9,8 @@ use justitia_common::toml_file::TomlError;
 use super::{Checked, Config, drop_in_dir};
 
 impl Config {
-    /// The keys in which `new` differs that cannot change while the agent runs: the journal of the knobs lies in one
-    /// directory, clients know one socket, and tables of the probes have the size with which they were loaded. All other
-    /// keys can.
+    /// The keys that differ in `new` and cannot change while the agent runs: the knobs' journal lies in one directory, clients
+    /// know one socket, and the probes' maps keep the size with which they were loaded. All other keys can change.
     #[must_use]
     pub fn fixed(&self, new: &Self) -> Vec<&'static str> {
         let (old, is) = (&self.probes, &new.probes);
@@ -29,11 +28,11 @@ impl Config {
         changed.map(|(key, _)| key).collect()
     }
 
-    /// As [`Config::check`], of files that nobody can have written but root and the user of this process: what they say is
-    /// done with the power of this process.
+    /// As [`Config::check`], of files that only root and this process's user can have written: the agent acts on them with the
+    /// privileges of this process.
     ///
     /// # Errors
-    /// As of that, and for each file or directory that others own, or that everybody may write.
+    /// As of [`Config::check`], and one for each file or directory that others own or everyone may write.
     pub fn check_owned(path: Option<&Path>) -> Result<Checked, Vec<TomlError>> {
         let checked = Self::check(path)?;
         let drop_ins = drop_in_dir(path);
@@ -53,9 +52,9 @@ impl Config {
     }
 }
 
-/// Why others than root and this user may have written what lies at `path`, if so.
+/// Why users other than root and this one may have written the file or directory at `path`, if so.
 fn foreign(path: &Path) -> Option<TomlError> {
-    // What cannot be looked at has not been read.
+    // A path without readable metadata was not read either.
     let found = std::fs::metadata(path).ok()?;
     let who = written_by_others(&found, rustix::process::geteuid().as_raw())?;
     let what = format!(
@@ -66,7 +65,7 @@ fn foreign(path: &Path) -> Option<TomlError> {
     Some(TomlError::whole(path, what))
 }
 
-/// Who else may write it. In a directory with the sticky bit others only add files, which are theirs.
+/// Why others may write it, if so. In a directory with the sticky bit they can only add files, and they own those.
 fn written_by_others(found: &Metadata, ours: u32) -> Option<String> {
     if ![0, ours].contains(&found.uid()) {
         return Some(format!("one of the user {}", found.uid()));

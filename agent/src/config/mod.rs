@@ -1,9 +1,8 @@
-//! Configuration: optional, and small. What people set on their cgroups is where weights come from;
-//! this only overrides it.
+//! The configuration. It is optional and small: weights come from the cgroups themselves, and this only overrides them.
 //!
-//! `packaging/justitia.toml` shows every key with its default; [`settings`] documents them. Drop-ins
-//! (`justitia.toml.d/*.toml`, in the order of their names) are read after the main file: a later key replaces an earlier
-//! one, a later `[[tenant]]` wins over an earlier one that matches too.
+//! `packaging/justitia.toml` shows every key with its default; [`settings`] documents them. Drop-ins (`justitia.toml.d/*.toml`,
+//! in the order of their names) are read after the main file. A later key replaces an earlier one. Of several matching
+//! `[[tenant]]`, the last wins.
 
 #![deny(clippy::indexing_slicing)]
 
@@ -24,36 +23,36 @@ use read::Document;
 pub use settings::Config;
 pub use state::StateOnDisk;
 
-/// Where the configuration is looked for when none is named.
+/// The main file if none is named.
 pub const DEFAULT_PATH: &str = "/etc/justitia/justitia.toml";
 
-/// A configuration, and what it was made of.
+/// A configuration and its sources.
 #[derive(Clone, Debug)]
 pub struct Checked {
     /// The configuration.
     pub config: Config,
     /// The files that were read, in this order.
     pub files: Vec<PathBuf>,
-    /// Files among the drop-ins that were passed over: their names do not end in `.toml`.
+    /// Skipped files among the drop-ins: their names do not end in `.toml`.
     pub skipped: Vec<PathBuf>,
-    /// Old names of keys, and what is allowed but can hardly be meant; by file and line.
+    /// Warnings of old key names and of values that are allowed but hardly meant; by file and line.
     pub warnings: Vec<TomlError>,
 }
 
 impl Config {
-    /// Reads `path` (or the default place, where a missing file is no error) and its drop-ins, regular files of at
-    /// most 1 MiB each.
+    /// Reads `path` (or the default path, where a missing file is no error) and its drop-ins, regular files of at most 1 MiB
+    /// each.
     ///
     /// # Errors
-    /// Everything that is wrong, in all files.
+    /// All errors in all files.
     pub fn load(path: Option<&Path>) -> Result<Self, Vec<TomlError>> {
         Self::check(path).map(|checked| checked.config)
     }
 
-    /// As [`Config::load`], and says what was read and what is odd.
+    /// As [`Config::load`], with the files read and the warnings.
     ///
     /// # Errors
-    /// Everything that is wrong, in all files.
+    /// All errors in all files.
     pub fn check(path: Option<&Path>) -> Result<Checked, Vec<TomlError>> {
         let (checked, errors) = Self::read(path);
         if errors.is_empty() {
@@ -63,21 +62,21 @@ impl Config {
         }
     }
 
-    /// The state directory, whatever else is wrong with the configuration: restoring the knobs that an agent has left must
-    /// not wait for somebody to correct it. Also returns what is wrong.
+    /// The state directory, and the errors of the configuration. Errors elsewhere do not hide it: restoring an earlier agent's
+    /// knobs must not wait for a corrected file.
     #[must_use]
     pub fn state_dir_of(path: Option<&Path>) -> (PathBuf, Vec<TomlError>) {
         let (checked, errors) = Self::read(path);
         (checked.config.state_dir, errors)
     }
 
-    /// The status socket, whatever else is wrong with the configuration: the agent that is asked to read it tells what is.
+    /// The status socket. Errors elsewhere do not hide it: the agent that is asked to reload reports them.
     #[must_use]
     pub fn socket_of(path: Option<&Path>) -> PathBuf {
         Self::read(path).0.config.socket
     }
 
-    /// What can be read, and what is wrong.
+    /// The valid part of the configuration, and the errors.
     fn read(path: Option<&Path>) -> (Checked, Vec<TomlError>) {
         let main = path.unwrap_or(Path::new(DEFAULT_PATH));
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
@@ -113,7 +112,7 @@ impl Config {
     }
 }
 
-/// Where the drop-ins of the configuration at `path`, or at the default place, are.
+/// The directory of the drop-ins for the configuration at `path`, or at the default path.
 fn drop_in_dir(path: Option<&Path>) -> PathBuf {
     let main = path.unwrap_or(Path::new(DEFAULT_PATH));
     let mut dir = main.as_os_str().to_owned();
@@ -121,7 +120,7 @@ fn drop_in_dir(path: Option<&Path>) -> PathBuf {
     dir.into()
 }
 
-/// The drop-ins, and the files beside them that are none.
+/// The drop-ins, and the other files beside them.
 fn drop_ins(dir: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TomlError> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,

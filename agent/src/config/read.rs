@@ -1,4 +1,4 @@
-//! One file's text into a table without errors.
+//! Parses one file into a table without errors.
 
 use justitia_cgroup_tree::Rule;
 use justitia_common::toml_file::{Report, faults};
@@ -11,23 +11,23 @@ use super::tenant::{self, RuleKeys};
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
-/// The right part of a file.
+/// The valid part of a file.
 #[derive(Default)]
 pub(super) struct Document<'a> {
-    /// Keys and sections, but for the rules.
+    /// Keys and sections, without the rules.
     pub table: DeTable<'a>,
     /// `[[tenant]]`, in the order of the file.
     pub rules: Vec<Rule>,
 }
 
 impl<'a> Document<'a> {
-    /// Parses a file; what is wrong with it goes to `report`. What is wrong is left out.
+    /// Parses a file. Errors go to `report`; their keys are left out.
     pub(super) fn parse(report: &mut Report<'a>) -> Self {
         let mut parsed = report.parse();
         let rules = parsed.get_mut().remove("tenant");
         let rules = rules.map_or_else(Vec::new, |value| rules_of(value, report));
         let mut table = DeTable::new();
-        // Each section by itself: whatever is wrong with one of them, the others are read.
+        // Each section by itself: an error in one does not keep the others from being read.
         for (key, value) in std::mem::replace(parsed.get_mut(), DeTable::new()) {
             let one = DeTable::from_iter([(key, value)]);
             let mut one = Spanned::new(parsed.span(), one);
@@ -38,7 +38,7 @@ impl<'a> Document<'a> {
         Self { table, rules }
     }
 
-    /// Adds what a later file says: its keys replace earlier ones, its rules come after them.
+    /// Merges a later file: its keys replace earlier ones, its rules come after them.
     pub(super) fn merge(&mut self, later: Self) {
         for (key, value) in later.table {
             let earlier = self.table.get_mut(&key).map(Spanned::get_mut);
@@ -54,7 +54,7 @@ impl<'a> Document<'a> {
         self.rules.extend(later.rules);
     }
 
-    /// The configuration that the files say together.
+    /// The configuration of all files together.
     ///
     /// # Errors
     /// None: each key has been read before.

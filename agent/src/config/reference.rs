@@ -1,4 +1,4 @@
-//! `docs/reference/configuration.md`, made of the settings: texts, defaults, and what a wrong value is answered with.
+//! Generates `docs/reference/configuration.md` from the settings: texts, defaults, and the errors of wrong values.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use super::settings::{
 };
 use super::tenant::RuleKeys;
 
-/// Its text, Markdown.
+/// The reference as Markdown.
 #[must_use]
 pub fn markdown() -> String {
     let mut out = HEAD.to_owned();
@@ -69,7 +69,7 @@ fn keys<T: DocumentedFields>() -> Vec<Field> {
     names.zip(T::FIELD_DOCS.iter().copied()).collect()
 }
 
-/// The table of one section; of the top, the keys that are no sections.
+/// The table of one section. For the top level: the keys that are not sections.
 fn section(out: &mut String, name: &str, fields: &[Field], defaults: &toml::Table) {
     out.push_str("| key | value | default | meaning |\n|---|---|---|---|\n");
     for (key, about) in fields {
@@ -91,9 +91,9 @@ fn section(out: &mut String, name: &str, fields: &[Field], defaults: &toml::Tabl
     }
 }
 
-/// What the reader says that it expects of a key.
+/// The value that the reader's error says it expects of a key.
 fn expected(section: &str, key: &str) -> String {
-    // A string that is none of: a number, a path, a glob, a name.
+    // A string that is no valid number, path, glob or name.
     let wrong = format!("{key} = \"[\"");
     let error = match section {
         "" => toml::from_str::<Config>(&wrong).err(),

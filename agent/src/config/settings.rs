@@ -1,4 +1,4 @@
-//! The keys of the configuration, as serde reads them. `docs/reference/configuration.md` is made of the texts here.
+//! The keys of the configuration, as serde reads them. `docs/reference/configuration.md` is generated from these comments.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -43,9 +43,9 @@ pub struct Config {
     pub cache: Cache,
     /// When tenants under memory pressure are left alone.
     pub pressure: Pressure,
-    /// What runs in no managed cgroup.
+    /// Processes and memory outside managed cgroups.
     pub unmanaged: UnmanagedShare,
-    /// A cap of the page cache that no process has mapped: in a VM, whose host caches the same blocks.
+    /// A cap of the page cache that no process has mapped. For VMs with a host that caches the same blocks.
     pub unmapped: Unmapped,
     /// A cap of reclaimable slab: dentries and inodes above all.
     pub slab: Slab,
@@ -63,12 +63,12 @@ pub struct Config {
 #[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [probes]")]
 pub struct Probes {
-    /// The largest number of cgroups that are counted apart; I/O of all others is counted together. Each takes 256 bytes a
+    /// The largest number of cgroups with counters of their own; all others share one. Each takes 256 bytes a
     /// processor.
     #[serde(deserialize_with = "value::max_cgroups")]
     pub max_cgroups: u32,
-    /// The largest number of requests in flight that are followed: those of libaio, and those that io.max throttles. Fewer on
-    /// a machine with little memory: they take at most 1/4096 of it.
+    /// The largest number of requests in flight that are tracked: those of libaio, and those that io.max throttles.
+    /// Fewer on a machine with little memory: they take at most 1/4096 of it.
     #[serde(deserialize_with = "value::max_entries")]
     pub max_inflight: u32,
     /// The largest number of pairs of a shared file and a tenant that uses it. They take at most 1/4096 of memory, too.
@@ -112,7 +112,7 @@ pub struct Recharge {
     /// Whether pages of shared files are recharged.
     #[serde(deserialize_with = "value::boolean")]
     pub enabled: bool,
-    /// How often shared files are looked for, for 5 seconds each time.
+    /// The time between two searches for shared files. Each takes 5 seconds.
     #[serde(
         deserialize_with = "value::interval",
         serialize_with = "value::interval_text"
@@ -125,11 +125,11 @@ pub struct Recharge {
 #[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [cache]")]
 pub struct Cache {
-    /// What counts as a tenant's demand. `use`: what it uses repeatedly is served first, what it reads once comes after.
-    /// `usage`: all that it holds or reads counts alike.
+    /// How a tenant's demand is counted. `use`: pages that it uses repeatedly come first, pages that it reads once come
+    /// after. `usage`: all pages that it holds or reads count alike.
     pub demand: DemandModel,
-    /// Whether cold anonymous memory is swapped out where file pages that are in use do not fit, as much as the kernel
-    /// alone would: `vm.swappiness` says how readily, each cgroup's `memory.swap.max` how much. Without swap nothing is.
+    /// Whether cold anonymous memory is swapped out where the file pages in use do not fit, as much as by the kernel
+    /// alone: as readily as `vm.swappiness` says, up to each cgroup's `memory.swap.max`. Without swap space nothing is.
     #[serde(deserialize_with = "value::boolean")]
     pub swap: bool,
 }
@@ -148,7 +148,7 @@ impl Default for Cache {
 #[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [pressure]")]
 pub struct Pressure {
-    /// The memory pressure (PSI `full avg10`, percent) from which on nothing is reclaimed from a tenant.
+    /// The memory pressure of a tenant (PSI `full avg10`, percent) at and above which nothing is reclaimed from it.
     #[serde(deserialize_with = "value::percentage")]
     pub full_avg10_max: f64,
 }
@@ -158,7 +158,7 @@ pub struct Pressure {
 #[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [unmanaged]")]
 pub struct UnmanagedShare {
-    /// The weight, among the tenants at the top level, of all that runs in no managed cgroup.
+    /// The weight of all of these together, among the tenants at the top level.
     #[serde(
         deserialize_with = "value::weight",
         serialize_with = "value::weight_number"
@@ -166,7 +166,7 @@ pub struct UnmanagedShare {
     pub weight: Weight,
 }
 
-/// All of memory, percent: a cap that is none.
+/// All of memory, percent: no cap.
 const NO_CAP: f64 = 100.0;
 
 /// `[unmapped]`
@@ -174,9 +174,8 @@ const NO_CAP: f64 = 100.0;
 #[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [unmapped]")]
 pub struct Unmapped {
-    /// The part of memory, in percent, that file pages may take which no process has mapped. What is above it is reclaimed
-    /// though memory is free; what is below it is divided by weight and use. Minimums of tenants come first. 100 is no
-    /// cap.
+    /// The part of memory, in percent, that unmapped file pages may take. Pages above it are reclaimed even while
+    /// memory is free; those below it are divided by weight and use. Minimums of tenants come first. 100 is no cap.
     #[serde(deserialize_with = "value::percentage")]
     pub max_ratio: f64,
 }
@@ -197,8 +196,8 @@ pub struct Slab {
 #[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [guest]")]
 pub struct Guest {
-    /// Evicted pages that wait to be offered, at most: a power of two from 64 KiB to 256 MiB. What is evicted while it is
-    /// full is not offered.
+    /// The buffer of evicted pages that wait to be offered: a power of two from 64 KiB to 256 MiB. Pages evicted while
+    /// it is full are not offered.
     #[serde(deserialize_with = "value::ring", serialize_with = "value::ring_text")]
     pub buffer: u32,
     /// Whether containers' pools use the host's SSD as well as its memory, by the same weight. The host must allow it
@@ -212,13 +211,13 @@ pub struct Guest {
 #[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [weights]")]
 pub struct Weights {
-    /// Whether a declared weight is written to `io.weight` and `io.bfq.weight`, as its runtime writes it, where these have another
-    /// number, as after a reload of systemd. What another program than systemd wrote stays.
+    /// Whether a declared weight is written to `io.weight` and `io.bfq.weight`, as its runtime writes it, where these
+    /// have another number, as after a reload of systemd. Values that programs other than systemd wrote stay.
     #[serde(deserialize_with = "value::boolean")]
     pub restore: bool,
 }
 
-/// Rules are read one by one, before the rest.
+/// Rules are read one by one, before the other keys.
 fn no_rules<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Rule>, D::Error> {
     IgnoredAny::deserialize(d).map(|_| Vec::new())
 }
@@ -328,7 +327,7 @@ impl Config {
     }
 }
 
-/// The cap that a ratio is, if it is one.
+/// The cap in percent, unless the value means none.
 fn cap(percent: f64) -> Option<f64> {
     (percent < NO_CAP).then_some(percent)
 }

@@ -57,7 +57,7 @@ impl Config {
     }
 }
 
-/// The file system of `path`, or of the nearest directory above it that there is.
+/// The file system of `path`, or of the nearest existing directory above it.
 fn nearest(path: &Path) -> Option<StatFs> {
     path.ancestors().find_map(|at| statfs(at).ok())
 }
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn the_state_belongs_in_memory() {
-        // Neither there yet: what is above them counts.
+        // Neither exists yet: the nearest directory above counts.
         assert_eq!(of("/dev/shm/no/such/justitia", true), None);
         let odd = of("/proc/self/no/such", false).unwrap();
         assert!(!odd.refused());

@@ -11,28 +11,30 @@ use toml::de::DeValue;
 
 use super::value;
 
-/// `[[tenant]]` as it is written.
+/// `[[tenant]]` as written in a file.
 #[derive(Deserialize)]
 #[cfg_attr(feature = "reference", derive(DocumentedFields))]
 #[serde(default, deny_unknown_fields, expecting = "a table [[tenant]]")]
 #[derive(Default)]
 pub(super) struct RuleKeys {
-    /// The cgroups that the rule is about: their paths below the cgroup mount. `*` and `?` stay within one name, `**`
-    /// crosses them. A name with escapes may be written as `systemctl` shows it (`\\x2d`) or as `justitia status` does
-    /// (`\\x5cx2d`), in single quotes. Of this key and the next five at least one is given; all that are given have to match.
+    /// The cgroups of this rule, by their paths below the cgroup mount. `*` and `?` stay within one name, `**` crosses
+    /// them. A name with escapes may be written as `systemctl` shows it (`\\x2d`) or as `justitia status` does
+    /// (`\\x5cx2d`), in single quotes. At least one of this key and the next five is required; all given ones must
+    /// match.
     #[serde(rename = "match", deserialize_with = "value::pattern")]
     pattern: Option<Pattern>,
-    /// Containers and pods, by name: a container's of Docker, podman, containerd; `NAMESPACE/NAME` of a pod;
-    /// `NAMESPACE/POD/CONTAINER` of a container in one; `user-UID/NAME` of a rootless one. `*` stays within one part.
+    /// Containers and pods, by name: `NAME` for a container of Docker, podman or containerd; `NAMESPACE/NAME` for a
+    /// pod; `NAMESPACE/POD/CONTAINER` for a container in a pod; `user-UID/NAME` for a rootless container. `*` stays
+    /// within one part.
     #[serde(deserialize_with = "value::names")]
     container: Option<Pattern>,
-    /// Containers, by their image as it was named: `*nginx:*`.
+    /// Containers, by the image name with which they were started: `*nginx:*`.
     #[serde(deserialize_with = "value::text")]
     image: Option<Pattern>,
-    /// Containers, by one of their labels: `KEY=VALUE`. Of podman its annotations are.
+    /// Containers, by a label: `KEY=VALUE`. For podman: by an annotation.
     #[serde(deserialize_with = "value::text")]
     label: Option<Pattern>,
-    /// Units of systemd, by name: `nginx.service`, `*.slice`. Not those of users.
+    /// System units of systemd, by name: `nginx.service`, `*.slice`. Not units of user managers.
     #[serde(deserialize_with = "value::names")]
     unit: Option<Pattern>,
     /// Virtual machines of libvirt, by name.
@@ -41,15 +43,17 @@ pub(super) struct RuleKeys {
     /// The weight among its siblings, instead of its `io.weight` or `io.bfq.weight`.
     #[serde(deserialize_with = "value::some_weight")]
     weight: Option<Weight>,
-    /// File pages that the agent never reclaims from it; the kernel may. In a delegated subtree: of what the subtree gets.
+    /// File pages that the agent never reclaims from it; the kernel may. In a delegated subtree it is part of the
+    /// subtree's entitlement.
     #[serde(deserialize_with = "value::some_size")]
     min_cache: Option<u64>,
-    /// Whether it and all below it are left alone. In a delegated subtree only where `match` alone is given, without
-    /// wildcards: others choose the names there.
+    /// Whether it and all below it are left alone. In a delegated subtree it requires `match` without wildcards as the
+    /// only pattern, because delegatees choose the names there.
     #[serde(deserialize_with = "value::some_boolean")]
     exclude: Option<bool>,
-    /// Whether others make the cgroups below it; what these say counts inside only. Known without a rule where others than
-    /// root may write its directory, by systemd's `Delegate=yes`, and for the root of a container's cgroup namespace.
+    /// Whether a delegatee makes the cgroups below it; settings of these count inside only. Detected without a rule
+    /// where users other than root may write its directory, by systemd's `Delegate=yes`, and for the root of a
+    /// container's cgroup namespace.
     #[serde(deserialize_with = "value::some_boolean")]
     delegated: Option<bool>,
 }
@@ -75,7 +79,7 @@ impl RuleKeys {
     }
 }
 
-/// Warns of what a rule can hardly mean.
+/// Warns of rules that are valid, but hardly meant.
 pub(super) fn doubt(item: &Spanned<DeValue<'_>>, report: &mut Report<'_>) {
     let Some(keys) = item.get_ref().as_table() else {
         return;
@@ -116,10 +120,10 @@ pub(super) fn doubt(item: &Spanned<DeValue<'_>>, report: &mut Report<'_>) {
     }
 }
 
-/// The keys that say what a rule is about.
+/// The keys that select cgroups.
 pub(super) const SUBJECTS: [&str; 6] = ["match", "container", "image", "label", "unit", "domain"];
 
-/// What a key matches none of, if it matches nothing.
+/// The kind of subject that a key without a match lacks.
 fn subject(key: &str) -> &'static str {
     match key {
         "match" => "no cgroup",
@@ -145,7 +149,7 @@ fn never(key: &str, text: &str) -> Option<String> {
             Some("a name has no slash; for paths of cgroups there is `match`".to_owned())
         }
         "unit" => {
-            // What follows the last wildcard ends the name.
+            // The text after the last wildcard ends the name.
             let end = text.rsplit(wild).next().unwrap_or(text);
             let name = if end.len() == text.len() {
                 text.to_owned()

@@ -1,4 +1,4 @@
-//! What the value of each key may be. An error says what was expected and what was found.
+//! Readers of the keys' values. An error says what was expected and found.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ pub(super) fn max_cgroups<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Err
     })
 }
 
-/// The size of a table of the probes.
+/// The size of a BPF map.
 pub(super) fn max_entries<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
     expect(d, "a number from 64 to 1048576", |value| {
         number(value).filter(|n| (64..=1 << 20).contains(n))
@@ -63,7 +63,7 @@ pub(super) fn some_size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, 
     Size::deserialize(d).map(|size| Some(size.0))
 }
 
-/// A ring between the kernel and a reader.
+/// The size of a BPF ring buffer.
 pub(super) fn ring<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
     expect(
         d,
@@ -75,7 +75,7 @@ pub(super) fn ring<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
     )
 }
 
-/// A power of two of at least 1 KiB, as people write it.
+/// A power of two of at least 1 KiB, in KiB or MiB.
 pub(super) fn ring_text<S: Serializer>(bytes: &u32, s: S) -> Result<S::Ok, S::Error> {
     match bytes >> 20 {
         0 => s.collect_str(&format_args!("{}KiB", bytes >> 10)),
