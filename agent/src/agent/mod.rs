@@ -1,4 +1,4 @@
-//! The agent: one tick of its loop, stage by stage, and what it does when cgroups come and go.
+//! The agent: the stages of one tick, and the handling of cgroups that appear and disappear.
 
 mod reload;
 mod requests;
@@ -29,14 +29,14 @@ use crate::weights::DeclaredWeights;
 
 /// Memory and tenants are sampled at least this often, to keep the protection and the status current.
 const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
-/// While free memory is short they are sampled at least this often, even if the CPU budget is used up.
+/// The same while free memory is short, even if the CPU budget is used up.
 const SAMPLE_PERIOD_WHEN_SHORT: Duration = Duration::from_millis(250);
-/// The same while unmapped page cache is above its cap, which the kernel does not hold.
+/// The same while unmapped page cache is above its cap, which the kernel does not enforce.
 const SAMPLE_PERIOD_WHEN_OVER: Duration = Duration::from_millis(100);
-/// While it is asked what cgroups are, some of them in each tick, ticks come no sooner than this after each other.
+/// The shortest time between ticks while cgroups are identified, some in each tick.
 const INQUIRY_PERIOD: Duration = Duration::from_millis(100);
-/// The next tick comes after half of the time in which free memory could fall to the headroom: milliseconds for each
-/// second of it.
+/// The next tick comes after half of the time in which free memory could fall to the headroom: milliseconds for each second of
+/// it.
 const WAIT_MS_PER_SECOND: u64 = 500;
 
 /// The agent.
@@ -44,7 +44,7 @@ const WAIT_MS_PER_SECOND: u64 = 500;
 pub struct Agent {
     pub(crate) config: Config,
     pub(crate) monitor: Monitor,
-    /// The knobs that the agent writes; `None` where it only observes.
+    /// The knobs that the agent writes; `None` if it only observes.
     pub(crate) knobs: Option<KnobStore>,
     pub(crate) protection: ProtectionController,
     pub(crate) credits: Credits,
@@ -55,11 +55,11 @@ pub struct Agent {
     pub(crate) features: ReclaimFeatures,
     pub(super) switches: Switches,
     pub(crate) decisions: DecisionLog,
-    /// What it would do and has not logged yet; `None` where it does it.
+    /// Decisions that an observing agent would make and has not logged yet; `None` if it acts.
     pub(super) dry: Option<DecisionLog>,
     pub(crate) started: Instant,
     last_sample: Option<Instant>,
-    /// When free memory was last seen to suffice, or reclaim was planned.
+    /// When free memory last sufficed, or reclaim was last planned.
     answered: Instant,
     last_protection: Option<Instant>,
     pub(crate) snapshot: Snapshot,
@@ -148,7 +148,7 @@ impl Agent {
         Ok(self.next_wait(now))
     }
 
-    /// Goes on with another LRU or other schedulers of disks, if an operator has switched them.
+    /// Adopts another LRU or other I/O schedulers, if an operator has switched them.
     fn follow_switches(&mut self, now: Instant, changes: &mut Changes) {
         if let Some(features) = self.switches.poll(self.features, now) {
             let (multi_gen, bfq) = (features.multi_gen, features.bfq);
@@ -158,7 +158,7 @@ impl Agent {
         }
     }
 
-    /// Whether it is time for a sample: each [`SAMPLE_PERIOD`], and earlier while free memory is short.
+    /// Whether a sample is due: each [`SAMPLE_PERIOD`], and earlier while free memory is short.
     fn is_sample_due(&mut self, short: bool, now: Instant) -> bool {
         let elapsed = self.last_sample.map(|at| now - at);
         if elapsed.is_none_or(|elapsed| elapsed >= SAMPLE_PERIOD) {
@@ -178,10 +178,10 @@ impl Agent {
         self.monitor.sample(now, freed, changes)
     }
 
-    /// Takes a snapshot of what was sampled, and computes what each tenant is entitled to.
+    /// Takes a snapshot of the samples, and computes the tenants' entitlements.
     pub(super) fn update_entitlements(&mut self, now: Instant) {
         let reclaim = &self.reclaim;
-        // The kernel's reclaim from the root spares protected cgroups alone.
+        // The kernel's reclaim from the root spares only protected cgroups.
         let unmanaged = (self.monitor.unmanaged.reclaim()
             == Some(UnmanagedReclaim::RootMemoryReclaim)
             && self.monitor.cgroups.has_unmanaged_cgroups())
@@ -207,7 +207,7 @@ impl Agent {
             }
             self.update_entitlements(now);
             intents = self.reclaim.intents(&self.snapshot, &self.entitlements);
-            // By the new samples it may be others' turn, whose own ones are old: the next tick samples them.
+            // The new samples may select other tenants, whose samples are old: the next tick samples those.
             intents.leave_out_outdated(&self.monitor, now);
         }
         let since = self.answered;
@@ -242,7 +242,7 @@ impl Agent {
         }
     }
 
-    /// Takes knobs back that systemd or the kubelet has set back.
+    /// Takes back knobs that systemd or the kubelet has reset.
     fn take_back(&mut self, now: Instant) {
         let (Some(knobs), cgroups) = (&mut self.knobs, &self.monitor.cgroups) else {
             return;
@@ -287,7 +287,7 @@ impl Agent {
             &self.entitlements,
         );
         for one in &decided {
-            // It counts at once, though the event of that write may have been lost.
+            // It counts at once: the event of that write may have been lost.
             if let (Key::Cgroup(id), Action::MarkExternal { .. }) = (one.key, &one.action) {
                 self.monitor.cgroups.read_low(id);
             }
@@ -299,7 +299,7 @@ impl Agent {
         self.last_protection = Some(now);
     }
 
-    /// Writes declared weights where the kernel has other ones, if that is configured.
+    /// Writes declared weights that the kernel's files lack, if configured.
     pub(super) fn restore_weights(&mut self, now: Instant) {
         let Some(knobs) = &mut self.knobs else {
             return;
@@ -322,13 +322,13 @@ impl Agent {
         self.credits
             .turn(&self.config, &self.monitor, self.knobs.as_mut(), now);
         if self.record_moved(now) {
-            // Our own writes cause events too. Handled now, they do not cause another tick.
+            // Our own writes cause events, too. Handled now, they do not cause another tick.
             let changes = self.monitor.process_events(&self.config, now);
             self.apply_changes(&changes, now);
         }
     }
 
-    /// Adds the limits of disks that were moved to the decision log; returns whether there are any.
+    /// Adds changed limits of disks to the decision log; returns whether there are any.
     fn record_moved(&mut self, now: Instant) -> bool {
         let changed = self.credits.moved();
         let any = !changed.is_empty();
@@ -356,7 +356,7 @@ impl Agent {
         any
     }
 
-    /// Moves the charge of shared files to the tenants that should have it.
+    /// Moves the charge of shared files to the planned tenants.
     fn recharge_shared_files(&mut self, now: Instant) {
         let (snapshot, entitlements) = (&self.snapshot, &self.entitlements);
         let decided = self
@@ -365,13 +365,13 @@ impl Agent {
         self.record_all(decided, now);
     }
 
-    /// The time until the next tick: it has to come before the free memory above the headroom can be used up, or what the cap
-    /// of unmapped page cache leaves.
+    /// The time until the next tick. It ends before the free memory above the headroom, or the room below the cap of unmapped
+    /// page cache, can be used up.
     fn next_wait(&mut self, now: Instant) -> Duration {
         let memory = self.monitor.memory.memory(now);
         let policy = self.config.policy();
         let headroom = policy.free_headroom(&memory);
-        // Nothing fills memory faster than a quarter of it a second for long.
+        // Memory never fills faster than a quarter of it a second for long.
         let speed = memory.consumption_rate().max(memory.total / 4).max(1);
         let above = memory.free.saturating_sub(headroom);
         let above = above.min(self.unmapped_room(now).unwrap_or(u64::MAX));
@@ -401,13 +401,13 @@ impl Agent {
             || self.slab.is_over()
     }
 
-    /// What may be read until unmapped page cache reaches its cap, bytes; `None` without a cap.
+    /// The bytes that may be read before unmapped page cache reaches its cap; `None` without a cap.
     fn unmapped_room(&self, now: Instant) -> Option<u64> {
         let memory = self.monitor.memory.memory(now);
         self.config.policy().unmapped_room(&memory)
     }
 
-    /// Does work that a client has asked for; it does not count against the monitor's CPU budget.
+    /// Does a client's request, without charging it to the monitor's CPU budget.
     pub(crate) fn answer(&mut self, work: impl FnOnce(&mut Self)) {
         let before = thread_cpu();
         work(self);
@@ -424,10 +424,10 @@ impl Agent {
     }
 }
 
-// Cgroups that come and go, knobs that were written, and the decision log.
+// Added and removed cgroups, written knobs, and the decision log.
 
 impl Agent {
-    /// Tells all parts that keep state of cgroups which cgroups were added and removed, and which knobs were written.
+    /// Passes added and removed cgroups and written knobs to all parts with state of cgroups.
     pub(super) fn apply_changes(&mut self, changes: &Changes, now: Instant) {
         if changes.weights_changed {
             self.credits.stir(now);
@@ -470,7 +470,7 @@ impl Agent {
         }
     }
 
-    /// The value found in a knob of another writer.
+    /// The value that another writer has set in a knob.
     fn found_external(&self, id: CgroupId, knob: Knob) -> Option<String> {
         let found = self.knobs.as_ref()?.found_external(id, knob)?;
         Some(found.to_owned())
@@ -492,7 +492,7 @@ impl Agent {
         self.decisions.record(&path, decided, now);
     }
 
-    /// Logs what an observer would have done.
+    /// Logs the decisions that an observing agent would have made.
     fn log_dry(&mut self, now: Instant) {
         let Some((would, left_out)) = self.dry.as_mut().map(|dry| dry.take_due(now)) else {
             return;

@@ -1,4 +1,4 @@
-//! Another configuration while the agent runs: all of it, or nothing.
+//! Changes the whole configuration while the agent runs, or nothing of it.
 
 use std::time::Instant;
 
@@ -9,10 +9,10 @@ use crate::config::Config;
 use crate::device::credits::Credits;
 
 impl Agent {
-    /// Goes on with `config`. Knobs that are held stay; what `config` excludes, and limits of disks that it does not divide
-    /// any more, are given back at once. Everything that is known of tenants stays.
+    /// Adopts `config`. Owned knobs stay. Knobs of cgroups that `config` excludes, and limits of disks that it does not divide
+    /// any more, are restored at once. State of tenants stays.
     ///
-    /// [`Config::fixed`] and what else may keep a configuration from being used has to be asked before.
+    /// The caller must have checked [`Config::fixed`] and all else that may forbid the configuration.
     pub fn reconfigure(&mut self, config: Config, now: Instant) {
         let old = std::mem::replace(&mut self.config, config);
         self.monitor.budget.set_rate(self.config.cpu_budget / 100.0);
@@ -31,7 +31,7 @@ impl Agent {
             .apply_rules(&self.config.rules, now, &mut changes);
         self.apply_changes(&changes, now);
         self.restore_weights(now);
-        // The next tick divides anew, and writes what has changed by that.
+        // The next tick plans anew, and writes the differences.
         self.last_sample = None;
         self.last_protection = None;
     }

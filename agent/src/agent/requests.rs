@@ -1,4 +1,4 @@
-//! What an operator asks for of one knob: `justitia release` and `justitia take`.
+//! Requests of an operator for one knob: `justitia release` and `justitia take`.
 
 use std::path::Path;
 
@@ -14,12 +14,12 @@ use super::Agent;
 const MAX_SUGGESTED: usize = 5;
 
 impl Agent {
-    /// Restores a knob, and leaves it as it is.
+    /// Restores a knob, and does not write it any more.
     pub(crate) fn release(&mut self, name: &str) -> Answer {
         answer(self.try_release(name))
     }
 
-    /// Writes a knob again that was left to another writer.
+    /// Takes a knob that was left to another writer.
     pub(crate) fn take(&mut self, name: &str) -> Answer {
         answer(self.try_take(name))
     }
@@ -45,7 +45,7 @@ impl Agent {
         let (cgroup, knob) = self.named(name)?;
         let (id, shown) = (cgroup.id(), full_name(&cgroup, knob));
         let store = self.knobs.as_mut().ok_or(OBSERVES)?;
-        // It would be said to be the agent's, which never writes it.
+        // The status would show it as the agent's, which never writes it.
         if is_of_disks(knob) && !self.config.io.enabled {
             return Err(format!(
                 "{shown} is left as it is: the agent writes it only to divide disks, and [io] is off; set enabled = true \
@@ -74,7 +74,7 @@ impl Agent {
         ))
     }
 
-    /// The knob of this name: its file below the cgroup mount, with the device of a disk's line.
+    /// The knob of this name: its file below the cgroup mount, for a disk's line also the device.
     fn named(&self, name: &str) -> Result<(Cgroup, Knob), String> {
         let cgroups = &self.monitor.cgroups;
         let mount = cgroups.root_cgroup().full_path();
@@ -100,7 +100,7 @@ impl Agent {
                 )),
             };
         }
-        // As it is, or as the status shows it.
+        // The raw path, or the one that the status shows.
         let decoded = escape::decode(of);
         let is_meant = |path: &Path| {
             path == Path::new(of) || decoded.as_ref().is_some_and(|of| path == Path::new(of))
@@ -120,7 +120,7 @@ impl Agent {
         }
     }
 
-    /// Knobs of which a part was written, as the end of an error.
+    /// The end of an error: cgroups whose names contain a part of `written`.
     fn suggestions(&self, written: &str) -> String {
         let cgroups = &self.monitor.cgroups;
         let meant = |path: &str| {
@@ -143,7 +143,7 @@ impl Agent {
     }
 }
 
-/// Why an observer does neither.
+/// The error of both requests where the agent only observes.
 const OBSERVES: &str = "the agent only observes: it writes no knob";
 
 fn answer(done: Result<String, String>) -> Answer {
@@ -182,7 +182,7 @@ fn parsed(name: &str) -> Option<Knob> {
     }
 }
 
-/// Whether a knob is of no cgroup, or of the root alone.
+/// Whether a knob belongs to the machine or the root cgroup.
 const fn is_of_host(knob: Knob) -> bool {
     matches!(
         knob,
@@ -203,7 +203,7 @@ const fn is_of_disks(knob: Knob) -> bool {
     )
 }
 
-/// Why a disk's line of `io.cost.qos` is not taken, if so: what its operator has enabled divides the disk, and weights are corrected in it.
+/// An error if the operator has enabled io.cost: then its line of `io.cost.qos` is not taken, and the agent corrects weights.
 fn not_enabled(root: &Cgroup, knob: Knob) -> Result<(), String> {
     let found = read_raw(root, knob).map_err(|error| error.to_string())?;
     if io_cost_devices(found.as_bytes()).is_empty() {
@@ -329,7 +329,7 @@ mod tests {
         let answer = agent.take("a/vm.vfs_cache_pressure");
         assert!(answer.errors[0].contains("without a cgroup"), "{answer:?}");
         for name in ["vm.dirty_background_ratio", "vm.vfs_cache_pressure"] {
-            // The kernel's default is nobody's.
+            // The kernel's default is no other writer's value.
             assert!(agent.take(name).done[0].contains("already"), "{name}");
         }
     }
