@@ -1,5 +1,5 @@
-//! Who holds a lock, where that is an agent that was killed and does not end: a thread of it waits in the kernel, for memory or a disk,
-//! and the kernel closes its files only after that.
+//! Finds a killed agent that still holds a lock: one of its threads waits in the kernel for memory or a disk, and the kernel
+//! closes its files only after that.
 
 use std::fs::{read_dir, read_to_string};
 use std::os::unix::fs::MetadataExt;
@@ -7,11 +7,11 @@ use std::path::Path;
 
 use rustix::fs::{major, minor};
 
-/// The bit of SIGKILL (9) in a set of signals.
+/// The bit of SIGKILL (9) in a signal mask.
 const SIGKILL: u64 = 1 << 8;
 
-/// The process that holds a flock(2) on the file `locked`, if it was killed and has not ended. It writes no knob any more: its main thread,
-/// which alone writes them, has ended, and its others end before they return from the kernel. `proc`: where that file system is.
+/// The process that holds a flock(2) on the file `locked`, if it was killed and has not ended. It writes no knob any more: only
+/// its main thread does, which has ended. The others end before they return from the kernel. `proc`: the mount of procfs.
 pub(super) fn killed(proc: &Path, locked: &Path) -> Option<u32> {
     let file = std::fs::metadata(locked).ok()?;
     let (major, minor) = (major(file.dev()), minor(file.dev()));
@@ -21,8 +21,8 @@ pub(super) fn killed(proc: &Path, locked: &Path) -> Option<u32> {
     is_killed(&proc.join(pid.to_string())).then_some(pid)
 }
 
-/// The process of a line of /proc/locks, if it is a flock(2) on this file: `1: FLOCK  ADVISORY  WRITE 7 00:19:42 0 EOF`. Those who wait for
-/// it have a `->`.
+/// The process of a line of /proc/locks, if it holds a flock(2) on this file: `1: FLOCK  ADVISORY  WRITE 7 00:19:42 0 EOF`.
+/// Lines of waiting processes have a `->`.
 fn holder(line: &str, inode: &str) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     let is_held = words.next() == Some("FLOCK");
@@ -30,7 +30,7 @@ fn holder(line: &str, inode: &str) -> Option<u32> {
     (is_held && words.next() == Some(inode)).then_some(pid)
 }
 
-/// Whether of this process the main thread has ended, and all others wait in the kernel with SIGKILL before them.
+/// Whether the process's main thread has ended, and all others wait in the kernel with SIGKILL pending.
 fn is_killed(process: &Path) -> bool {
     let Some(pid) = process.file_name() else {
         return false;

@@ -1,11 +1,11 @@
 //! The write-ahead journal of the knob store.
 //!
-//! It has one line for each write of a knob: `crc32 json`. The line is appended and synced before the knob is written. So
-//! after a crash at any moment, each knob that may hold our value is named, with its original value.
+//! It has one line for each write of a knob: `crc32 json`. The line is appended and synced before the knob is written. So after
+//! a crash at any moment, the journal names each knob that may hold our value, with its original value.
 //!
-//! The file and two of its fields keep the names of the first release (`ledger`, `before`, `ours`): an agent that was
-//! killed before an upgrade or a downgrade may have left a journal to the other version. A newer version may add kinds of
-//! lines and of knobs: an older one keeps intact lines that it does not know, for the newer one. The first line stays.
+//! The file and two of its fields keep the names of the first release (`ledger`, `before`, `ours`): an agent killed before an
+//! upgrade or a downgrade may have left a journal to the other version. A newer version may add kinds of lines and of knobs. An
+//! older one keeps intact lines that it does not know. The format of the first line stays.
 
 #![deny(clippy::indexing_slicing)]
 
@@ -32,20 +32,20 @@ pub enum JournalError {
     /// The file could not be read or written.
     #[error("the knob journal {path}: {source}")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What was found there, or the system's error.
+        /// The file's fault or the system's error.
         source: std::io::Error,
     },
-    /// The id of this boot could not be read, by which a journal is known to be of this boot.
+    /// The id of this boot could not be read. It tells whether a journal is of this boot.
     #[error("the id of this boot, {path}: {source}; without it the knob journal is not used")]
     Boot {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
     },
-    /// A line is not what was written.
+    /// A line is corrupt.
     #[error(
         "the knob journal {path} is corrupt at line {line}: expected {expected}, found {found:?}. Nothing was \
          changed. `justitia reset --salvage` restores each knob whose entry is intact and that still holds the \
@@ -56,7 +56,7 @@ pub enum JournalError {
         path: PathBuf,
         /// Its first corrupt line, from 1.
         line: usize,
-        /// What an intact line has.
+        /// The expected form of the line.
         expected: &'static str,
         /// The beginning of the line.
         found: String,
@@ -74,7 +74,7 @@ impl JournalError {
 
 // Lines.
 
-/// The kernel's id of this boot: cgroup ids mean nothing in another one.
+/// The kernel's id of this boot: cgroup ids are not valid in another one.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// One write to one knob.
@@ -84,7 +84,7 @@ pub struct JournalEntry {
     pub cgroup: u64,
     /// Its path below the cgroup2 mount; bytes outside printable ASCII and `\` as `\xNN`.
     pub path: String,
-    /// Which knob.
+    /// The knob.
     pub knob: Knob,
     /// The value before our first write.
     #[serde(rename = "before")]
@@ -95,7 +95,7 @@ pub struct JournalEntry {
 }
 
 impl JournalEntry {
-    /// The memory that it takes, bytes.
+    /// The memory of the entry, bytes.
     pub(super) const fn size(&self) -> usize {
         size_of::<Self>() + self.path.len() + self.original.len() + self.applied.len()
     }
@@ -118,7 +118,7 @@ pub(super) enum Line {
 /// The kernel's id of this boot.
 ///
 /// # Errors
-/// If it cannot be read. Without it, it is not known whether a journal is of this boot.
+/// If it cannot be read. Without it a journal cannot be matched to this boot.
 pub fn boot_id() -> Result<String, JournalError> {
     match std::fs::read_to_string(BOOT_ID) {
         Ok(id) => Ok(id.trim().to_owned()),
@@ -142,12 +142,12 @@ fn checksum(json: &str) -> String {
     format!("{:08x}", crc32(json.as_bytes()))
 }
 
-/// Parses a line, or says what was expected.
+/// Parses a line. The error is the expected form.
 pub(super) fn parse_line(line: &[u8]) -> Result<Line, &'static str> {
     let line = line.strip_suffix(b"\n").ok_or("a whole line")?;
     let line = std::str::from_utf8(line).map_err(|_| "text")?;
     let (sum, json) = line.split_once(' ').ok_or("a checksum and an entry")?;
-    // Compared as text: read as a number, `A` would pass for `a`, and a changed bit go unnoticed.
+    // Compared as text: as numbers `A` would equal `a`, and a changed bit go unnoticed.
     if sum != checksum(json) {
         return Err("an entry that matches its checksum");
     }
@@ -162,27 +162,27 @@ pub(super) fn parse_line(line: &[u8]) -> Result<Line, &'static str> {
 
 // Reading.
 
-/// The most memory that the entries of a journal may take, bytes: 10,000 cgroups with the longest paths need half of it.
-/// The file may be longer.
+/// The limit for the memory of a journal's entries, bytes: 10,000 cgroups with the longest paths need half of it. The file may
+/// be longer.
 pub(super) const MAX_ENTRY_BYTES: usize = 64 << 20;
-/// The longest line that is read, bytes. The longest path that the kernel opens, escaped, needs a third of it.
+/// The limit for a line, bytes. The longest path that the kernel opens, escaped, needs a third of it.
 const MAX_LINE: u64 = 64 << 10;
 
 /// The content of a journal.
 #[derive(Debug, Default)]
 pub struct Contents {
-    /// Each write that is not done, in order. A knob appears once for each write.
+    /// Writes without a `Done`, in order; one entry for each write of a knob.
     pub entries: Vec<JournalEntry>,
-    /// Records that are intact and that this version does not know, in order: those of a newer version.
+    /// Intact records of a newer version, in order.
     pub unknown: Vec<String>,
     /// The first corrupt line, if any. Intact lines after it were read.
     pub corruption: Option<JournalError>,
-    /// How many lines are corrupt; an empty file lacks one.
+    /// The number of corrupt lines; an empty file counts as one.
     pub corrupt_lines: usize,
 }
 
 impl Contents {
-    /// Notes that a line is corrupt.
+    /// Records a corrupt line.
     fn add_corrupt(&mut self, path: &Path, line: usize, expected: &'static str, found: &[u8]) {
         self.corrupt_lines += 1;
         self.corruption
@@ -202,7 +202,7 @@ pub(super) fn parse(path: &Path, mut text: impl BufRead, boot: &str) -> std::io:
     next_line(&mut text, &mut buffer)?;
     match parse_line(&buffer) {
         Ok(Line::Boot(id)) if id == boot => {}
-        // The cgroups of another boot do not exist any more, nor do their knobs.
+        // The cgroups and knobs of another boot do not exist any more.
         Ok(Line::Boot(_)) => return Ok(contents),
         _ if buffer.is_empty() => contents.add_corrupt(path, 1, "the boot's id", b""),
         Ok(_) => contents.add_corrupt(path, 1, "the boot's id", &buffer),
@@ -213,7 +213,7 @@ pub(super) fn parse(path: &Path, mut text: impl BufRead, boot: &str) -> std::io:
         if !next_line(&mut text, &mut buffer)? {
             break;
         }
-        // The agent was killed while it wrote this line. A knob is written once its line is complete, so this one was not.
+        // The agent was killed while it wrote this line. Knobs are written only after their line, so this one was not.
         if !buffer.ends_with(b"\n") && text.fill_buf()?.is_empty() {
             tracing::info!(path = %path.display(), "the last line of the knob journal is incomplete: its knob was not written");
             break;
@@ -237,7 +237,7 @@ pub(super) fn parse(path: &Path, mut text: impl BufRead, boot: &str) -> std::io:
     Ok(contents)
 }
 
-/// Reads the next line into `line`; of a line that is too long, its beginning. Says whether there was one.
+/// Reads the next line into `line`, or the beginning of one that is too long. Returns whether there was one.
 fn next_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();
     let read = text.take(MAX_LINE).read_until(b'\n', line)?;
@@ -247,16 +247,16 @@ fn next_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<boo
     Ok(read > 0)
 }
 
-/// The writes that are not done.
+/// The writes without a `Done`.
 #[derive(Default)]
 struct OpenWrites {
     /// By line number.
     entries: BTreeMap<usize, JournalEntry>,
-    /// The line numbers of each knob. To search all entries for each knob that is done would take quadratic time.
+    /// The line numbers of each knob. Searching all entries for each `Done` would take quadratic time.
     lines: HashMap<(u64, Knob), Vec<usize>>,
     /// Records that this version does not know.
     unknown: Vec<String>,
-    /// The memory that the entries and those records take, bytes.
+    /// The memory of the entries and those records, bytes.
     bytes: usize,
 }
 
@@ -315,8 +315,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Reads the journal that an earlier agent left at `path`. If the file does not exist or is of another boot, there are
-    /// no entries.
+    /// Reads the journal that an earlier agent left at `path`. A missing file, or one of another boot, has no entries.
     ///
     /// # Errors
     /// If the file, or the id of this boot, cannot be read.
@@ -331,8 +330,8 @@ impl Journal {
         }
     }
 
-    /// Starts a new journal at `path` with `entries`, and `unknown` records of a newer version as they were read. It replaces an old file by renaming: at each moment either the old
-    /// file or the new one is there.
+    /// Starts a new journal at `path` with `entries`, and with `unknown` records of a newer version as they were read. It
+    /// replaces an old file by renaming: at each moment either the old file or the new one is there.
     ///
     /// # Errors
     /// If the directory or the file cannot be written, or the id of this boot cannot be read.
@@ -366,15 +365,15 @@ impl Journal {
         })
     }
 
-    /// Notes that `entry` is about to be written. Returns once that is on disk.
+    /// Records that `entry` is about to be written. Returns once that is on disk.
     ///
     /// # Errors
-    /// If it is not certain to be on disk; then the knob must not be written.
+    /// If the line is not certainly on disk; then the knob must not be written.
     pub fn append_write(&mut self, entry: &JournalEntry) -> Result<(), JournalError> {
         self.append(&Line::Write(entry.clone()))
     }
 
-    /// Notes that a knob is no longer ours.
+    /// Records that a knob is no longer ours.
     ///
     /// # Errors
     /// If the file cannot be written. That is harmless: the next start finds another value there and leaves it.
@@ -382,7 +381,7 @@ impl Journal {
         self.append(&Line::Done { cgroup, knob })
     }
 
-    /// Whether most of it is outdated, by lines or by bytes, when `owned` knobs are owned.
+    /// Whether most of it is outdated, by lines or by bytes, with `owned` knobs owned.
     #[must_use]
     pub const fn needs_compaction(&self, owned: usize) -> bool {
         self.lines >= MIN_COMPACTION_LINES + 4 * owned

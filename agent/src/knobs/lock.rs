@@ -1,4 +1,4 @@
-//! The state directory, writable by its owner only, and the cgroups: each used by one agent at a time.
+//! Locks of the state directory, which only its owner may write, and of the cgroups: one agent uses each at a time.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,8 +14,8 @@ use super::journal::JournalError;
 /// Creates the directory if it is missing, and takes its lock.
 ///
 /// # Errors
-/// [`KnobStoreError::Busy`] if another agent holds the lock, [`KnobStoreError::Killed`] if that one was killed; otherwise what was found
-/// there, or the system's error.
+/// [`KnobStoreError::Busy`] if another agent holds the lock, [`KnobStoreError::Killed`] if that one was killed; otherwise the
+/// file's fault or the system's error.
 pub(super) fn lock(fs: &CgroupFs, state: &Path) -> Result<File, KnobStoreError> {
     use std::os::unix::fs::DirBuilderExt;
     let error = |source| KnobStoreError::State {
@@ -33,17 +33,17 @@ pub(super) fn lock(fs: &CgroupFs, state: &Path) -> Result<File, KnobStoreError> 
         .ok_or_else(|| killed(fs, &path).unwrap_or_else(|| KnobStoreError::Busy(state.to_owned())))
 }
 
-/// Takes the second lock of a state directory. A reset beside a killed agent holds it, as that one holds the first, which is
-/// free as soon as it has ended. An agent that starts takes it for a moment, after the first: so either that reset finds the
-/// first taken by it, or it finds the reset.
+/// Takes the second lock of a state directory. A reset holds it while a killed agent still holds the first, which becomes free
+/// when that agent ends. A starting agent takes the second for a moment after the first. So either the reset finds the first
+/// lock taken by the new agent, or the new agent finds the reset.
 ///
 /// # Errors
-/// [`KnobStoreError::Resetting`] if a reset holds it; otherwise what was found there, or the system's error.
+/// [`KnobStoreError::Resetting`] if a reset holds it; otherwise the file's fault or the system's error.
 pub(super) fn lock_reset(state: &Path) -> Result<File, KnobStoreError> {
     take(&state.join("lock.reset"))?.ok_or_else(|| KnobStoreError::Resetting(state.to_owned()))
 }
 
-/// The file `path`, made if it is missing, and locked. `None` if another process has it locked.
+/// The file `path`, created if missing, and locked. `None` if another process holds its lock.
 fn take(path: &Path) -> Result<Option<File>, KnobStoreError> {
     let error = |source| KnobStoreError::Lock {
         path: path.to_owned(),
@@ -58,19 +58,19 @@ fn take(path: &Path) -> Result<Option<File>, KnobStoreError> {
     }
 }
 
-/// The error where a killed agent holds this lock.
+/// The error if a killed agent holds this lock.
 fn killed(fs: &CgroupFs, path: &Path) -> Option<KnobStoreError> {
     let process = holder::killed(&fs.system_root().join("proc"), path)?;
     let path = path.to_owned();
     Some(KnobStoreError::Killed { process, path })
 }
 
-/// Takes the lock of the cgroups, which agents with other state directories and in other mount namespaces take, too. `None`
-/// where there is nothing to lock.
+/// Takes the lock of the cgroups. Agents with other state directories and in other mount namespaces take it, too. `None` if
+/// there is nothing to lock.
 ///
 /// # Errors
-/// [`KnobStoreError::RootBusy`] if another agent holds the lock, [`KnobStoreError::Killed`] if that one was killed; otherwise the system's
-/// error.
+/// [`KnobStoreError::RootBusy`] if another agent holds the lock, [`KnobStoreError::Killed`] if that one was killed; otherwise
+/// the system's error.
 pub(super) fn lock_cgroups(fs: &CgroupFs) -> Result<Option<OwnedFd>, KnobStoreError> {
     fs.lock().map_err(|error| match error.errno() {
         Some(rustix::io::Errno::AGAIN) => {
@@ -89,7 +89,7 @@ pub(super) fn lock_cgroups(fs: &CgroupFs) -> Result<Option<OwnedFd>, KnobStoreEr
     })
 }
 
-/// A user who may write the directory could have files outside it overwritten, or decide which knobs are restored.
+/// A user with write access to the directory could have other files overwritten, or choose which knobs are restored.
 fn check_owner(state: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     let found = std::fs::metadata(state)?;
@@ -111,23 +111,23 @@ pub enum KnobStoreError {
     /// The state directory cannot be used.
     #[error("the state directory {path}: {source}")]
     State {
-        /// Which directory.
+        /// The directory.
         path: PathBuf,
-        /// What was found there, or the system's error.
+        /// The directory's fault or the system's error.
         source: std::io::Error,
     },
     /// The lock file in it, which excludes a second agent, cannot be used.
     #[error("the lock {path}: {source}")]
     Lock {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What was found there, or the system's error.
+        /// The file's fault or the system's error.
         source: std::io::Error,
     },
     /// Another agent holds the lock.
     #[error("another agent is running with the state directory {0}; stop it first")]
     Busy(PathBuf),
-    /// A reset restores what a killed agent has left there.
+    /// A reset is restoring a killed agent's knobs there.
     #[error("`justitia reset` is working on the state directory {0}; wait until it is done")]
     Resetting(PathBuf),
     /// Another agent works on the same cgroups.
@@ -137,20 +137,20 @@ pub enum KnobStoreError {
          in /proc/locks"
     )]
     RootBusy {
-        /// Where the cgroups are mounted.
+        /// The mount of the cgroups.
         path: PathBuf,
-        /// The inode of the file that is locked.
+        /// The inode of the locked file.
         inode: u64,
     },
-    /// An agent that was killed holds a lock: it has not ended yet.
+    /// A killed agent holds a lock and has not ended yet.
     #[error(
         "the agent of process {process} was killed and has not ended: a thread of it waits in the kernel, for memory or a disk, and \
          keeps {path} locked until then. No agent can start before that; `justitia reset` restores what it has left"
     )]
     Killed {
-        /// That process.
+        /// Its process.
         process: u32,
-        /// The file that it keeps locked.
+        /// The locked file.
         path: PathBuf,
     },
     /// The journal cannot be read or written, or is corrupt.

@@ -1,4 +1,4 @@
-//! Settings of the whole machine (`vm.*`): what stands there, and whether the agent may change it.
+//! Settings of the whole machine (`vm.*`): their values, and whether the agent may change them.
 
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::knob::{Knob, read_raw};
@@ -8,9 +8,9 @@ use super::KnobStore;
 /// The value of a setting of the machine.
 ///
 /// # Errors
-/// Why the agent does not write it, even where the operator asks for that: in a cgroup namespace, or where it cannot be read.
+/// Why the agent does not write it, even at the operator's request: in a cgroup namespace, or if it cannot be read.
 pub fn machine_setting(root: &Cgroup, knob: Knob) -> Result<String, String> {
-    // The root of a cgroup namespace has this file. The setting is of the machine outside, too.
+    // Only the root of a cgroup namespace has this file. The setting would be that of the machine outside, too.
     if root.full_path().join("cgroup.type").exists() {
         return Err("this is a cgroup namespace, and it is of the whole machine".to_owned());
     }
@@ -18,8 +18,8 @@ pub fn machine_setting(root: &Cgroup, knob: Knob) -> Result<String, String> {
 }
 
 impl KnobStore {
-    /// Leaves a setting of the machine to its operator, and returns why. `None` where `found` is the kernel's default, or what stood
-    /// there when the operator had the agent take it.
+    /// Leaves a setting of the machine to its operator, and returns why. `None` if `found` is the kernel's default, or the
+    /// value at the operator's request to take it.
     pub fn leave_to_operator(&mut self, root: &Cgroup, knob: Knob, found: &str) -> Option<String> {
         let id = root.id();
         if knob.is_default(found) || self.is_taken(id, knob, found) {

@@ -1,9 +1,10 @@
-//! The knobs: every write of a cgroup knob goes through the [`KnobStore`], and it restores the original values.
+//! The knobs: the [`KnobStore`] makes every write of a cgroup knob, and restores the original values.
 //!
-//! It records the original value on disk before the first write (see [`journal`]). When it finds a value that another writer
-//! has set, `writers` says whose value it is, and whether it is left: then the knob is external. Nor does it where the kernel refuses a write: the knob is given up.
-//! It restores all other knobs when the agent ends, or when the next agent starts. A restore that fails is tried again until
-//! it succeeds ([`KnobStore::retry_restores`]). The [`watchdog`] restores limits when the agent cannot.
+//! It records the original value on disk before the first write (see [`journal`]). If another writer has set a value, `writers`
+//! names the writer and decides whether the value stays: then the knob is external, and not written. A knob whose write the
+//! kernel refuses is given up. All other knobs are restored when the agent ends, or when the next agent starts. A failed
+//! restore is retried until it succeeds ([`KnobStore::retry_restores`]). The [`watchdog`] restores limits when the agent
+//! cannot.
 
 mod holder;
 pub mod journal;

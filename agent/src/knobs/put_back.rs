@@ -1,4 +1,4 @@
-//! One knob put back: its original value written, the mark on its cgroup removed, and the outcome.
+//! Restores one knob: writes its original value, removes the mark on its cgroup, and returns the outcome.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::journal::JournalEntry;
 /// A knob of a cgroup.
 pub(super) type KnobKey = (CgroupId, Knob);
 
-/// Restores the knobs of a journal. Also returns the entries of those that still have to be restored, in order.
+/// Restores the knobs of a journal. Also returns, in order, the entries of those that could not be restored yet.
 pub(super) fn restore_entries(
     fs: &CgroupFs,
     entries: Vec<JournalEntry>,
@@ -25,7 +25,7 @@ pub(super) fn restore_entries(
     restore_entries_with(fs, entries, write_raw, remove)
 }
 
-/// As [`restore_entries`], without a write: what that would do.
+/// The results that [`restore_entries`] would have, without a write.
 pub(super) fn preview_entries(fs: &CgroupFs, entries: Vec<JournalEntry>) -> Vec<RestoredKnob> {
     restore_entries_with(fs, entries, |_, _, _| Ok(()), |_, _| ()).0
 }
@@ -42,8 +42,8 @@ fn restore_entries_with(
         let (Some(first), Some(last)) = (writes.first(), writes.last()) else {
             continue;
         };
-        // A crash between the journal's write and the knob's leaves an older value of ours there, or none. So each value in
-        // the journal counts as ours.
+        // After a crash between the journal's write and the knob's, the knob holds an older value of ours, or none. So each
+        // value in the journal counts as ours.
         let applied: Vec<&str> = writes.iter().map(|w| w.applied.as_str()).collect();
         let outcome = match find(fs, last) {
             Ok(Some(cgroup)) => {
@@ -66,7 +66,7 @@ fn restore_entries_with(
     (restored, failed)
 }
 
-/// The writes by knob, in order.
+/// The writes grouped by knob, in order.
 pub(super) fn by_knob(entries: Vec<JournalEntry>) -> HashMap<KnobKey, Vec<JournalEntry>> {
     let mut knobs: HashMap<KnobKey, Vec<JournalEntry>> = HashMap::new();
     for entry in entries {
@@ -76,7 +76,7 @@ pub(super) fn by_knob(entries: Vec<JournalEntry>) -> HashMap<KnobKey, Vec<Journa
     knobs
 }
 
-/// An entry's cgroup; `None` if it was removed: its path does not exist, or is a cgroup of another id.
+/// An entry's cgroup; `None` if it was removed: its path does not exist, or leads to a cgroup with another id.
 fn find(fs: &CgroupFs, entry: &JournalEntry) -> Result<Option<Cgroup>> {
     let Some(path) = escape::decode(&entry.path) else {
         return Ok(None);
@@ -109,7 +109,7 @@ pub(super) fn put_back(
         write(cgroup, knob, original).map(|()| RestoreOutcome::Restored)
     });
     done.unwrap_or_else(|e| {
-        // When a controller is disabled for a cgroup, the values of its knobs are dropped.
+        // Disabling a controller for a cgroup drops the values of its knobs.
         if e.is_gone() || e.is_missing() {
             RestoreOutcome::Gone
         } else {
@@ -120,7 +120,7 @@ pub(super) fn put_back(
     })
 }
 
-/// Whether the kernel refuses a write for good, rather than for lack of a resource at this moment.
+/// Whether the kernel refuses a write permanently, not only for lack of a resource now.
 pub(super) fn is_refusal(error: &justitia_kernel::Error, knob: Knob) -> bool {
     const TRANSIENT: [Errno; 4] = [Errno::NOBUFS, Errno::INTR, Errno::AGAIN, Errno::BUSY];
     let passes = |errno| is_exhaustion(errno) || TRANSIENT.contains(&errno);
@@ -136,24 +136,24 @@ pub enum WriteOutcome {
     Unchanged,
     /// Another writer has set the knob since our last write. It is external from now on.
     External {
-        /// The value that we had written last; empty if the knob was external before.
+        /// Our last value; empty if the knob was external before.
         applied: String,
-        /// The value that was found.
+        /// The found value.
         found: String,
-        /// Who wrote it, in words; empty where that is not known.
+        /// Its writer, in words; empty if not known.
         by: String,
     },
-    /// The original value, or the kernel's default, had been written over ours, as systemd does at `daemon-reload`. Ours
-    /// was written again.
+    /// The original value, or the kernel's default, had replaced ours, as systemd does at `daemon-reload`. Ours was written
+    /// again.
     Reapplied {
-        /// The value that was found.
+        /// The found value.
         found: String,
     },
     /// The cgroup was removed, or has no such knob any more.
     Gone,
     /// The agent has given the knob up ([`Unwritable::GivenUp`]); nothing was written.
     GivenUp,
-    /// Nothing was written now: an earlier agent's value could not be restored yet, so the original value is not known; or
+    /// Nothing was written now. Either an earlier agent's value could not be restored yet, so the original value is unknown; or
     /// the store has restored all and is closed.
     Deferred,
 }
@@ -163,28 +163,28 @@ pub enum WriteOutcome {
 pub enum Unwritable {
     /// Another writer has set it.
     External {
-        /// The value found there.
+        /// The found value.
         found: String,
-        /// Who wrote it, in words; empty where that is not known.
+        /// Its writer, in words; empty if not known.
         by: String,
-        /// If it is not left until the agent ends: what makes it ours again.
+        /// The condition that makes it ours again; `None` if it stays external until the agent ends.
         until: Option<Until>,
     },
-    /// The agent has given it up: the kernel refused a write, or took too long for it.
+    /// The agent has given it up: the kernel refused a write, or a write took too long.
     GivenUp {
-        /// What happened, in words.
+        /// The reason, in words.
         why: String,
     },
 }
 
-/// What makes a knob ours again that is left to systemd or the kubelet.
+/// The condition that makes ours again a knob that is left to systemd or the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Until {
     /// The value before our first write.
     pub original: String,
     /// The value of our last write.
     pub applied: String,
-    /// It is left until our value may be written once more, and not until it is set back.
+    /// Whether it is left only until our value may be written again, even if it is not reset.
     pub paused: bool,
 }
 
@@ -193,7 +193,7 @@ pub struct Until {
 pub enum RestoreOutcome {
     /// It holds the original value again.
     Restored,
-    /// It holds a value of another writer, which was left.
+    /// It holds another writer's value, which stays.
     External {
         /// That value.
         found: String,
@@ -220,7 +220,7 @@ impl RestoreOutcome {
 pub struct RestoredKnob {
     /// The cgroup's path below the cgroup2 mount, escaped.
     pub path: String,
-    /// Which knob.
+    /// The knob.
     pub knob: Knob,
     /// The value before our first write.
     pub original: String,
@@ -239,7 +239,7 @@ impl RestoredKnob {
     }
 }
 
-/// Logs the results of restores; `when` says on which occasion.
+/// Logs the results of restores; `when` names the occasion.
 pub fn log_restored(when: &str, restored: &[RestoredKnob]) {
     for RestoredKnob {
         path,
@@ -265,11 +265,11 @@ pub fn log_restored(when: &str, restored: &[RestoredKnob]) {
     }
 }
 
-// Marks on the cgroups whose knobs are ours. They tell our values from an operator's where the journal was lost: `/run` may
-// be cleaned, or the next agent may have another state directory.
+// Marks on the cgroups of our knobs. They tell our values from an operator's without the journal: `/run` may be cleaned, or the
+// next agent may have another state directory.
 //
-// A mark has what the journal has of its knob. It is set before the knob is written, with the value that stands there as
-// well, so a crash in between leaves none of ours unknown. No tenant can forge one (see [`Cgroup::set_mark`]).
+// A mark holds the same as the knob's journal entry. It is set before the knob is written, and includes the value before that
+// write, so a crash in between leaves no unknown value of ours. No tenant can forge one (see [`Cgroup::set_mark`]).
 
 #[derive(Serialize, Deserialize)]
 struct Mark {
@@ -280,7 +280,7 @@ struct Mark {
     applied: Vec<String>,
 }
 
-/// Marks that a knob is about to be written. Where that is not possible, only the journal tells.
+/// Marks a knob that is about to be written. If that fails, only the journal names it.
 pub(super) fn set(cgroup: &Cgroup, knob: Knob, original: &str, applied: &[&str]) {
     let mark = Mark {
         knob,
@@ -305,7 +305,7 @@ pub(super) fn remove(cgroup: &Cgroup, knob: Knob) {
     }
 }
 
-/// The knobs that an agent has left which no entry in `journal` names: one entry for each of its values.
+/// Marked knobs of an earlier agent without an entry in `journal`: one entry for each of its values.
 pub(super) fn left(fs: &CgroupFs, journal: &[JournalEntry]) -> Vec<JournalEntry> {
     let known: HashSet<_> = journal.iter().map(|e| (e.cgroup, e.knob)).collect();
     let mut left = Vec::new();
@@ -333,15 +333,15 @@ fn name(knob: Knob) -> String {
     knob.to_string().replace(' ', ".")
 }
 
-// A mount of cgroup2 that has become read-only: no knob can be written, nor restored.
+// A cgroup2 mount that became read-only: knobs can be neither written nor restored.
 
-/// A write is tried this often. Each takes two lines in the journal, both synced.
+/// The time between two tried writes. Each takes two synced lines in the journal.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A read-only mount.
 #[derive(Debug)]
 pub(super) struct ReadOnly {
-    /// The error of the last write that was tried.
+    /// The error of the last tried write.
     why: String,
     retry_at: Instant,
 }
@@ -355,12 +355,12 @@ impl ReadOnly {
         }
     }
 
-    /// The error of the last write that was tried.
+    /// The error of the last tried write.
     pub(super) fn why(&self) -> &str {
         &self.why
     }
 
-    /// The error of a write to `path`, if it is not to be tried yet.
+    /// The error of a write to `path`, if no write may be tried yet.
     pub(super) fn error(&self, path: &Path, now: Instant) -> Option<Error> {
         (now < self.retry_at).then(|| Error::Io {
             operation: Operation::Write,

@@ -1,4 +1,4 @@
-//! Restoring knobs: at the end of an agent, by `justitia reset`, and by the watchdog.
+//! Restores knobs: when an agent ends, for `justitia reset`, and for the watchdog.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use super::put_back::{
 };
 use super::store::KnobStore;
 
-/// Pause between two attempts to restore the knobs at the end.
+/// The time between two tries to restore the knobs at the end.
 const RETRY: Duration = Duration::from_millis(100);
 
 impl KnobStore {
@@ -39,7 +39,7 @@ impl KnobStore {
                 }
                 self.forget(key);
             }
-            // Another process has written the default: there is nothing to restore, and no writer has chosen the value.
+            // Another process has written the default: nothing remains to be restored, and no writer has chosen the value.
             RestoreOutcome::External { found } if knob.is_default(found) => {
                 self.forget(key);
             }
@@ -64,8 +64,7 @@ impl KnobStore {
         Some(RestoredKnob::new(&entry, outcome))
     }
 
-    /// Tries again to restore what could not be restored so far, of this agent and of an earlier one. Returns what was
-    /// restored.
+    /// Retries the failed restores of this agent and of an earlier one. Returns the results.
     pub fn retry_restores(&mut self) -> Vec<RestoredKnob> {
         let mut restored = Vec::new();
         let pending: Vec<KnobKey> = self
@@ -92,7 +91,7 @@ impl KnobStore {
         restored
     }
 
-    /// As [`KnobStore::restore_all`], and tries for at most `timeout`. Returns each knob with its last result.
+    /// As [`KnobStore::restore_all`], and retries for at most `timeout`. Returns each knob with its last result.
     pub fn restore_all_within(&mut self, timeout: Duration) -> Vec<RestoredKnob> {
         let begun = Instant::now();
         let mut restored = self.restore_all();
@@ -104,8 +103,8 @@ impl KnobStore {
         restored
     }
 
-    /// Restores all knobs, and forgets them. Those that could not be restored stay ours, for another call, and stay in the
-    /// journal for the next start.
+    /// Restores all knobs, and forgets them. Those whose restore fails stay ours, for another call, and stay in the journal for
+    /// the next start.
     pub fn restore_all(&mut self) -> Vec<RestoredKnob> {
         let mut restored = Vec::new();
         for key in self.owned.keys().copied().collect::<Vec<KnobKey>>() {
@@ -127,7 +126,7 @@ impl KnobStore {
 }
 
 impl Drop for KnobStore {
-    /// Fail open: however the agent ends, a panic included, the knobs are restored.
+    /// Fail open: however the agent ends, even by a panic, the knobs are restored.
     fn drop(&mut self) {
         if self.journal.is_some() {
             self.restore_all();
@@ -135,35 +134,35 @@ impl Drop for KnobStore {
     }
 }
 
-// Restoring what an agent has left, without starting one.
+// Restores an earlier agent's knobs without starting an agent.
 
-/// Where [`reset`] moves a corrupt journal.
+/// The name that [`reset`] gives to a corrupt journal.
 const CORRUPT_FILE_NAME: &str = "ledger.corrupt";
 
-/// What [`reset`] has done.
+/// The result of [`reset`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResetReport {
     /// The knobs in the journal, and the result of restoring each.
     pub restored: Vec<RestoredKnob>,
-    /// What could not be read of the journal.
+    /// The unreadable part of the journal.
     pub corruption: Option<Corruption>,
-    /// How many records of a newer version stay in the journal.
+    /// The number of records of a newer version that stay in the journal.
     pub unknown: usize,
 }
 
-/// The loss of a corrupt journal: knobs that only these lines named may still hold our values.
+/// A corrupt journal: knobs that only the corrupt lines named may still hold our values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corruption {
-    /// How many lines could not be read, at least 1.
+    /// The number of unreadable lines, at least 1.
     pub lines: usize,
-    /// Where the file is now.
+    /// The file's path now.
     pub file: PathBuf,
-    /// It was not moved, as a killed agent has not ended. No agent starts with it.
+    /// Whether it was not moved, because a killed agent has not ended. No agent starts with it.
     pub stays: bool,
 }
 
-/// What a killed agent has left, with the locks that keep an agent from starting. One that was killed and has not ended keeps the first
-/// lock of its state directory itself; then the second one keeps an agent from starting as soon as that one has ended.
+/// A killed agent's journal, with the locks that keep an agent from starting. If the killed agent has not ended, it holds the
+/// first lock of its state directory; the second one keeps an agent from starting when it ends.
 struct Left {
     journal: PathBuf,
     entries: Vec<JournalEntry>,
@@ -171,14 +170,14 @@ struct Left {
     corruption: Option<Corruption>,
     /// `None` if there is no state directory.
     state_lock: Option<File>,
-    /// If the killed one has `state_lock`.
+    /// Held if the killed agent holds `state_lock`.
     _reset_lock: Option<File>,
     _cgroups_lock: Option<OwnedFd>,
-    /// The killed one has not ended. As soon as it has, another agent may take the journal over: it is not changed.
+    /// Whether the killed agent has not ended. When it ends, another agent may take over the journal, so it is not changed.
     holds_on: bool,
 }
 
-/// What was locked; nothing where an agent that was killed keeps the lock, which is then in `holder`.
+/// The lock; `None` if a killed agent holds it, whose error is then in `holder`.
 fn unless_killed<T>(
     locked: Result<Option<T>, KnobStoreError>,
     holder: &mut Option<KnobStoreError>,
@@ -201,7 +200,7 @@ impl Left {
         let mut state_lock = lock_state(&mut holder)?;
         let reset_lock = holder.take().map(|_| lock_reset(state)).transpose()?;
         if reset_lock.is_some() {
-            // It may have ended, and another agent may have come, before the second lock was ours.
+            // The killed agent may have ended, and another started, before we got the second lock.
             state_lock = lock_state(&mut holder)?;
         }
         let cgroups_lock = unless_killed(lock_cgroups(fs), &mut holder)?;
@@ -246,13 +245,13 @@ fn state_error(state: &Path, source: std::io::Error) -> KnobStoreError {
     }
 }
 
-/// Restores what a killed agent has left, by its journal and by the marks of cgroups, without starting one. With `salvage` it also works on a corrupt journal: it
-/// restores the knobs whose entries are intact and that still hold our value, and moves the file to `ledger.corrupt`. While a killed agent
-/// has not ended, its journal stays, for the next start.
+/// Restores a killed agent's knobs, by its journal and by the marks of cgroups, without starting an agent. With `salvage` it
+/// accepts a corrupt journal: it restores the knobs whose entries are intact and that still hold our value, and moves the file
+/// to `ledger.corrupt`. While a killed agent has not ended, its journal stays, for the next start.
 ///
 /// # Errors
-/// If an agent runs, or the journal cannot be read, or is corrupt and `salvage` is false: then nothing was changed. If the
-/// journal's file cannot be replaced: then its knobs were restored all the same.
+/// If an agent runs, or the journal cannot be read, or is corrupt without `salvage`: then nothing was changed. If the journal's
+/// file cannot be replaced: then its knobs were restored all the same.
 pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, KnobStoreError> {
     let left = Left::read(fs, state, salvage)?;
     let (restored, failed) = restore_entries(fs, left.entries);
@@ -278,11 +277,11 @@ pub fn reset(fs: &CgroupFs, state: &Path, salvage: bool) -> Result<ResetReport, 
     })
 }
 
-/// What [`reset`] would do; changes nothing. [`RestoreOutcome::Restored`](super::RestoreOutcome::Restored) stands for a
-/// knob that it would restore.
+/// The results that [`reset`] would have; changes nothing. [`RestoreOutcome::Restored`](super::RestoreOutcome::Restored) stands
+/// for a knob that it would restore.
 ///
 /// # Errors
-/// As of that, before it changes anything.
+/// Those of [`reset`] before its first change.
 pub fn preview_reset(
     fs: &CgroupFs,
     state: &Path,
@@ -297,7 +296,7 @@ pub fn preview_reset(
 }
 
 /// The knobs that throttle (`memory.high`), corrected weights and those of the machine, of an agent that still holds the
-/// journal but cannot act. The journal is not changed: the agent, or the next start, still reads it.
+/// journal but cannot act. The journal is not changed: the agent or the next start still reads it.
 #[derive(Debug)]
 pub struct LeftLimits(Vec<JournalEntry>);
 
@@ -323,7 +322,7 @@ impl LeftLimits {
         Ok(Self(entries))
     }
 
-    /// Restores them. Those that cannot be restored stay, for another call.
+    /// Restores them. Those whose restore fails stay, for another call.
     pub fn restore(&mut self, fs: &CgroupFs) -> Vec<RestoredKnob> {
         let (restored, failed) = restore_entries(fs, std::mem::take(&mut self.0));
         self.0 = failed;

@@ -1,4 +1,4 @@
-//! The knob store's state: knobs that it owns, and knobs that it leaves to other writers.
+//! The knob store's state: the knobs that it owns, and those that it leaves to other writers.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,7 +26,7 @@ pub(super) struct OwnedKnob {
     pub(super) original: String,
     /// The value of our last write.
     pub(super) applied: String,
-    /// It has to be restored, which has failed so far.
+    /// A restore is due, and has failed so far.
     pub(super) restore_pending: bool,
 }
 
@@ -43,7 +43,7 @@ impl OwnedKnob {
     }
 }
 
-/// All knobs that the agent owns: those that it has written and neither restored nor found external since.
+/// All knobs that the agent owns: written by it, and since then neither restored nor found external.
 #[derive(Debug)]
 pub struct KnobStore {
     pub(super) fs: CgroupFs,
@@ -52,31 +52,30 @@ pub struct KnobStore {
     pub(super) owned: HashMap<KnobKey, OwnedKnob>,
     /// Knobs of an earlier agent that could not be restored yet: all its writes of each knob, in order.
     pub(super) inherited: HashMap<KnobKey, Vec<JournalEntry>>,
-    /// Records of the journal that only a newer version knows. They stay in it.
+    /// Journal records that only a newer version knows. They stay in the journal.
     pub(super) unknown: Vec<String>,
     /// Knobs that are not written any more.
     pub(super) unwritable: HashMap<KnobKey, Unwritable>,
     pub(super) reapplied: HashMap<KnobKey, ReapplyLimiter>,
-    /// What stood in knobs that were taken for their operator: see [`KnobStore::is_taken`].
+    /// Values of knobs at their operator's request to take them: see [`KnobStore::is_taken`].
     pub(super) taken: HashMap<KnobKey, String>,
-    /// Who writes our knobs.
+    /// Watches the writers of our knobs.
     pub(super) writers: Writers,
     /// The journal's error, if the last write to it failed.
     pub(super) write_error: Option<String>,
     /// No compaction before this time, since the last one failed.
     pub(super) compact_after: Option<Instant>,
-    /// The mount of the cgroups is read-only.
+    /// Set while the mount of the cgroups is read-only.
     pub(super) read_only: Option<ReadOnly>,
-    /// Writes a knob: [`write_raw`], but in tests of what the kernel may answer.
+    /// Writes a knob: [`write_raw`], except in tests of the kernel's errors.
     pub(crate) write_knob: WriteKnob,
-    /// Hold the locks that exclude a second agent.
+    /// The locks that exclude a second agent.
     _locks: (File, Option<OwnedFd>),
 }
 
 impl KnobStore {
-    /// Opens the journal in the directory `state` (created if missing, readable by its owner only), and restores what a
-    /// killed agent has left, by the journal and by the marks of cgroups. What fails of that is kept for
-    /// [`KnobStore::retry_restores`].
+    /// Opens the journal in the directory `state` (created if missing, readable by its owner only), and restores a killed
+    /// agent's knobs, by the journal and by the marks of cgroups. [`KnobStore::retry_restores`] retries failures.
     ///
     /// # Errors
     /// If another agent or a reset runs, or the journal cannot be read or written, or is corrupt.
@@ -120,13 +119,13 @@ impl KnobStore {
         Ok((store, restored))
     }
 
-    /// Writes `value` to a knob, unless another writer has set it. The first write records the original value. Returns once
-    /// the value is in the journal, on disk, and then in the kernel.
+    /// Writes `value` to a knob, unless another writer has set it. The first write records the original value. Returns once the
+    /// value is in the journal, on disk, and then in the kernel.
     ///
     /// # Errors
     /// If the journal or the knob cannot be written. Then the original value is restored, at once or as soon as the kernel
     /// accepts it ([`KnobStore::retry_restores`]). A knob whose write the kernel refuses is given up
-    /// ([`KnobStore::may_write`]); the write of any other may be tried again.
+    /// ([`KnobStore::may_write`]); other writes may be retried.
     pub fn set(
         &mut self,
         cgroup: &Cgroup,
@@ -178,7 +177,7 @@ impl KnobStore {
         }
         let found = match read_raw(cgroup, knob) {
             Ok(found) => found,
-            // When a controller is disabled for a cgroup, the values of its knobs are dropped.
+            // Disabling a controller for a cgroup drops the values of its knobs.
             Err(e) if e.is_gone() || e.is_missing() => return Ok(self.forget(key)),
             Err(e) => return Err(e.into()),
         };
@@ -211,8 +210,8 @@ impl KnobStore {
         self.write(key, owned)
     }
 
-    /// Checks whether another writer has set a knob of ours. If it has decided on a value, the knob is external; if it has
-    /// only reapplied one, ours is written again, see [`WriteOutcome::Reapplied`]. `None` if the knob holds our value.
+    /// Checks whether another writer has set a knob of ours. If that was a decision, the knob becomes external. If the writer
+    /// only reset the knob, ours is written again, see [`WriteOutcome::Reapplied`]. `None` if the knob holds our value.
     ///
     /// # Errors
     /// If our value cannot be written again: then the knob is not ours any more, as after [`KnobStore::set`].
@@ -228,7 +227,7 @@ impl KnobStore {
         }
     }
 
-    /// Whether a value of ours stands where we have put it, as it is read now. One that cannot be read counts as standing.
+    /// Whether a knob of ours still holds our value, read now. One that cannot be read counts as holding it.
     #[must_use]
     pub fn stands(&self, id: CgroupId, knob: Knob) -> bool {
         let owned = self.owned.get(&(id, knob));
@@ -237,10 +236,10 @@ impl KnobStore {
         })
     }
 
-    /// As [`KnobStore::audit`], of a knob in which `found` was just read.
+    /// As [`KnobStore::audit`], for a knob in which `found` was just read.
     ///
     /// # Errors
-    /// As of that.
+    /// As of [`KnobStore::audit`].
     pub fn audit_value(
         &mut self,
         id: CgroupId,
@@ -273,7 +272,7 @@ impl KnobStore {
         WriteOutcome::Gone
     }
 
-    /// Leaves a knob of ours to the writer of `found`, which is a new value: until the agent ends, or as long as it stands.
+    /// Leaves a knob of ours to the writer of the new value `found`: until the agent ends, or as long as the value stays.
     pub(super) fn external_from_now(&mut self, key: KnobKey, found: &str) {
         let author = self.writers.take(key.0, key.1, true).unwrap_or_default();
         if self.may_write(key.0, key.1) {
@@ -305,15 +304,15 @@ impl KnobStore {
         !self.unwritable.contains_key(&(id, knob))
     }
 
-    /// Whether `found` stood in a knob when the operator had the agent take it ([`KnobStore::take`]). It stands there while the agent does
-    /// not need the knob, so it is no new decision of another writer.
+    /// Whether a knob held `found` at its operator's request to take it ([`KnobStore::take`]). It keeps that value while the
+    /// agent does not need the knob, so it is no new decision of another writer.
     #[must_use]
     pub fn is_taken(&self, id: CgroupId, knob: Knob, found: &str) -> bool {
         let taken = self.taken.get(&(id, knob));
         taken.is_some_and(|taken| taken == found)
     }
 
-    /// Whether a knob is the agent's: it has our value, or its operator had us take it.
+    /// Whether a knob is the agent's: it has our value, or its operator had the agent take it.
     #[must_use]
     pub fn is_ours(&self, id: CgroupId, knob: Knob) -> bool {
         let key = (id, knob);
@@ -326,15 +325,15 @@ impl KnobStore {
         self.owned.get(&(id, knob)).map(|o| o.applied.as_str())
     }
 
-    /// The knobs owned: cgroup, knob, original value, our value.
+    /// The owned knobs: cgroup, knob, original value, our value.
     pub fn owned(&self) -> impl Iterator<Item = (CgroupId, Knob, &str, &str)> {
         self.owned
             .iter()
             .map(|((id, knob), o)| (*id, *knob, o.original.as_str(), o.applied.as_str()))
     }
 
-    /// The value before the first write of an earlier agent, or of this one, if a knob still has one of its values, as was
-    /// `found` there: it could not be restored yet, and nobody else has chosen it.
+    /// The value before the first write of this or an earlier agent, if `found` is one of that agent's values: the knob could
+    /// not be restored yet, and no other writer has chosen its value.
     #[must_use]
     pub fn original_of_left(&self, id: CgroupId, knob: Knob, found: &str) -> Option<&str> {
         let pending = self.owned.get(&(id, knob)).filter(|o| o.restore_pending);
@@ -347,7 +346,7 @@ impl KnobStore {
         Some(&first.original)
     }
 
-    /// The number of knobs owned, with those of an earlier agent that could not be restored yet.
+    /// The number of owned knobs, with an earlier agent's that could not be restored yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.owned.len() + self.inherited.len()
@@ -359,7 +358,7 @@ impl KnobStore {
         self.len() == 0
     }
 
-    /// Why no knob can be written at the moment, if so: a write that is not in the journal is not made.
+    /// Why no knob can be written at the moment, if so: a knob is not written without its line in the journal.
     #[must_use]
     pub fn write_error(&self) -> Option<&str> {
         self.write_error.as_deref()
@@ -395,7 +394,7 @@ impl KnobStore {
         }
     }
 
-    /// Who wrote what was found there, in words; empty where that is not known.
+    /// The writer of that value, in words; empty if not known.
     #[must_use]
     pub fn external_by(&self, id: CgroupId, knob: Knob) -> &str {
         match self.unwritable.get(&(id, knob)) {
@@ -404,7 +403,7 @@ impl KnobStore {
         }
     }
 
-    /// The knobs that were given up, and what happened.
+    /// The knobs that were given up, and why.
     pub fn given_up(&self) -> impl Iterator<Item = (CgroupId, Knob, &str)> {
         self.unwritable().filter_map(|(id, knob, why)| match why {
             Unwritable::GivenUp { why } => Some((id, knob, why.as_str())),
@@ -412,17 +411,17 @@ impl KnobStore {
         })
     }
 
-    /// Marks a knob as another writer's, as when it held a value before our first write. If it is ours, it is restored
-    /// first.
+    /// Marks a knob as another writer's, for example because it had a value before our first write. If it is ours, it is
+    /// restored first.
     pub fn mark_external(&mut self, id: CgroupId, knob: Knob, found: &str) {
         self.restore(id, knob);
         let by = self.writers.take(id, knob, false).unwrap_or_default().name;
-        // One that could not be restored yet is not forgotten before it is.
+        // A knob that could not be restored yet is not forgotten before it is.
         self.note_external((id, knob), found, by, None);
     }
 
-    /// Writes a knob that is external, although it is: its operator's value becomes the original, which is restored. For
-    /// values that keep what the operator's promises.
+    /// Allows writes of an external knob. Its operator's value becomes the original, which is restored. Only for values that
+    /// keep the operator's guarantees.
     pub fn take_over(&mut self, id: CgroupId, knob: Knob) {
         let key = (id, knob);
         if let Some(Unwritable::External { .. }) = self.unwritable.get(&key) {
@@ -430,7 +429,7 @@ impl KnobStore {
         }
     }
 
-    /// Restores a knob, and writes it no more. One that turns out to be external stays that.
+    /// Restores a knob, and does not write it any more. A knob that turns out to be external stays external.
     pub fn give_up(&mut self, id: CgroupId, knob: Knob, why: &str) {
         self.restore(id, knob);
         let why = why.to_owned();
@@ -439,14 +438,15 @@ impl KnobStore {
             .or_insert(Unwritable::GivenUp { why });
     }
 
-    /// Forgets that a knob is external or given up, in each cgroup, as when its device is gone, and with it the values.
+    /// Forgets that a knob is external or given up, in all cgroups: for example because its device, and so its values, are
+    /// gone.
     pub fn forget_unwritable(&mut self, knob: Knob) {
         self.unwritable.retain(|(_, other), _| *other != knob);
         self.reapplied.retain(|(_, other), _| *other != knob);
         self.taken.retain(|(_, other), _| *other != knob);
     }
 
-    /// Restores and forgets the knobs of a cgroup that was removed, or that is no tenant any more though it exists.
+    /// Restores and forgets the knobs of a cgroup that was removed, or that exists and is no tenant any more.
     pub fn on_cgroup_removed(&mut self, id: CgroupId) {
         let keys = self.owned.keys().filter(|(of, _)| *of == id);
         for (id, knob) in keys.copied().collect::<Vec<KnobKey>>() {

@@ -3,13 +3,13 @@
 //! The agent starts it before it sets the first limit. The watchdog reads the agent's heartbeat from its standard input,
 //! and does two things:
 //!
-//! - If the heartbeat stops for [`TIMEOUT`] (the agent was stopped by SIGSTOP, or hangs), it restores all knobs that
-//!   throttle, as the journal names them. It then interrupts the agent, in case the kernel holds it in a write, and waits on.
-//! - If its input ends without `CLEAN_SHUTDOWN` (the agent is gone), it does what `justitia reset` does, unless another
+//! - If the heartbeat stops for [`TIMEOUT`] (the agent was stopped by SIGSTOP, or hangs), it restores all knobs that throttle,
+//!   as the journal names them. It then interrupts the agent, in case the kernel holds it in a write, and keeps waiting.
+//! - If its input ends without `CLEAN_SHUTDOWN` (the agent has ended), it does the same as `justitia reset`, unless another
 //!   agent has started.
 //!
-//! It is in a process group of its own, so that a signal to the agent's group does not reach it. What freezes the whole
-//! cgroup (`cgroup.freeze`) or the machine also freezes the watchdog.
+//! It has a process group of its own, so that a signal to the agent's group does not reach it. Freezing the whole cgroup
+//! (`cgroup.freeze`) or the machine also freezes the watchdog.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -27,16 +27,16 @@ use super::lock::KnobStoreError;
 use super::put_back::RestoredKnob;
 use super::restore::{LeftLimits, reset, restore_limits};
 
-/// After so long without a heartbeat the watchdog restores the limits, and `vm.dirty_background_ratio`.
+/// After this time without a heartbeat the watchdog restores the limits, and `vm.dirty_background_ratio`.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
-/// After so long without a heartbeat the agent itself no longer relies on the limits that it has set
-/// ([`credits`](crate::device::credits)). It is shorter than [`TIMEOUT`], so that the agent notices first.
+/// After this time without a heartbeat the agent itself no longer relies on its limits ([`credits`](crate::device::credits)).
+/// It is shorter than [`TIMEOUT`], so that the agent notices first.
 pub const LEASE_EXPIRY: Duration = Duration::from_secs(3);
-/// The signal that interrupts the agent, which has to handle it. A process that sets `memory.high` reclaims in the kernel
-/// until the usage is below it, without end if the tenant allocates as fast. A handled signal ends that. A process without
-/// a handler ignores this signal.
+/// The signal that interrupts the agent, which must handle it. A process that sets `memory.high` reclaims in the kernel until
+/// the usage is below it: without end if the tenant allocates as fast. A handled signal ends that. A process without a handler
+/// ignores this signal.
 pub const INTERRUPT: i32 = signal_hook::consts::SIGURG;
-/// A heartbeat is sent at most this often.
+/// The shortest time between heartbeats.
 pub(super) const HEARTBEAT_PERIOD: Duration = Duration::from_secs(1);
 /// The byte of a heartbeat.
 pub(super) const HEARTBEAT: u8 = b'.';
@@ -51,13 +51,12 @@ pub struct Watchdog {
     child: Child,
     pipe: Option<ChildStdin>,
     last_heartbeat: Instant,
-    /// The agent restores all knobs itself.
+    /// Whether the agent restores all knobs itself.
     clean_shutdown: bool,
 }
 
 impl Watchdog {
-    /// Starts this program again as `watchdog` of the knob journal in `state`.
-    /// [`INTERRUPT`] has to be handled before.
+    /// Starts this program again as `watchdog` of the knob journal in `state`. [`INTERRUPT`] must be handled before.
     ///
     /// # Errors
     /// If the program cannot be started.
@@ -86,7 +85,7 @@ impl Watchdog {
         now.saturating_duration_since(self.last_heartbeat)
     }
 
-    /// The agent ends without having restored all knobs: the watchdog tries once the agent is gone.
+    /// The agent ends with unrestored knobs: the watchdog retries them afterwards.
     pub const fn take_over(&mut self) {
         self.clean_shutdown = false;
     }
@@ -109,7 +108,7 @@ impl Watchdog {
 
 #[cfg(test)]
 impl Watchdog {
-    /// A watchdog that does nothing, with its last heartbeat so long ago.
+    /// A watchdog that does nothing, with its last heartbeat this long ago.
     pub(crate) fn fake(since_heartbeat: Duration) -> Self {
         let mut child = Command::new("cat")
             .stdin(Stdio::piped())
@@ -129,7 +128,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         // After a panic nothing is certain: the watchdog checks.
         let clean = self.clean_shutdown && !std::thread::panicking();
-        // The watchdog ends with its input. One that is gone already cannot be told.
+        // The watchdog ends with its input. It may have ended already: then the write fails.
         if let Some(mut pipe) = self.pipe.take()
             && clean
         {
@@ -144,13 +143,12 @@ impl Drop for Watchdog {
 
 // In the watchdog's process.
 
-/// A killed agent still holds the lock while the kernel closes its files, and detaches its probes one by one in between.
-/// That takes seconds on a loaded machine, and a minute on an emulated one. If the lock is held for longer, another agent
-/// holds it.
+/// A killed agent still holds the lock while the kernel closes its files and detaches its probes one by one. That takes seconds
+/// on a loaded machine, and a minute on an emulated one. If the lock is held for longer, another agent holds it.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(180);
-/// The watchdog checks this often whether the lock is still held.
+/// The time between two checks of the lock.
 const LOCK_POLL: Duration = Duration::from_millis(100);
-/// Failed restores are retried this often.
+/// The time between two tries of failed restores.
 const RESTORE_RETRY: Duration = Duration::from_secs(1);
 /// Failed restores are retried for this long after the agent's exit.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -158,7 +156,7 @@ const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The results of a restore.
 type Restored = Result<Vec<RestoredKnob>, KnobStoreError>;
 
-/// Interrupts the agent with a signal, if `agent` is still the process that has started this one.
+/// Interrupts the agent with a signal, if `agent` is still this process's parent.
 pub fn interrupt(agent: u32) {
     let parent = getppid().filter(|pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(agent));
     if let Some(parent) = parent
@@ -168,15 +166,15 @@ pub fn interrupt(agent: u32) {
     }
 }
 
-/// Whether nothing of it has to be tried again.
+/// Whether nothing has to be retried.
 fn is_complete(restored: &Restored) -> bool {
     let complete = |all: &Vec<RestoredKnob>| all.iter().all(|one| !one.outcome.is_failed());
     restored.as_ref().is_ok_and(complete)
 }
 
 /// Reads the heartbeat from `pipe` until its end. After `timeout` without a heartbeat it restores the limits and calls
-/// `interrupt`. After each further `timeout` it calls that again, and restores what could not be restored before. `report`
-/// receives the results of each restore.
+/// `interrupt`. After each further `timeout` it calls that again, and retries failed restores. `report` receives the results of
+/// each restore.
 ///
 /// # Errors
 /// If the pipe cannot be read.
@@ -220,18 +218,17 @@ pub fn watch<P: Read + AsFd>(
     Ok(())
 }
 
-/// Restores all knobs that an agent which is gone has left, unless another agent has started. What fails is tried again
-/// for a while.
+/// Restores all knobs of an agent that has ended, unless another agent has started. Failures are retried for a while.
 fn reset_after_exit(fs: &CgroupFs, state: &Path, mut report: impl FnMut(Restored)) {
     let exited = Instant::now();
     let mut limits = LimitsAfterExit::default();
     loop {
         let done = reset(fs, state, false);
         let retry = match &done {
-            // Another agent has restored all knobs when it started.
+            // Another agent has restored all knobs at its start.
             Err(error) if error.is_busy() && exited.elapsed() >= EXIT_TIMEOUT => return,
             // Limits are restored before the agent's files are closed. If another agent holds the lock already, it sets its
-            // limits again; what is tried again then is what the one that is gone has left.
+            // limits again; retries then concern only those of the ended agent.
             Err(error) if error.is_busy() => {
                 limits.restore(fs, state, &mut report);
                 std::thread::sleep(LOCK_POLL);
@@ -250,18 +247,18 @@ fn reset_after_exit(fs: &CgroupFs, state: &Path, mut report: impl FnMut(Restored
     }
 }
 
-/// The limits of an agent that is gone, while its journal cannot be taken over.
+/// The limits of an agent that has ended, while its journal cannot be taken over.
 #[derive(Default)]
 struct LimitsAfterExit {
-    /// Those that are not restored yet; `None` until the journal could be read. It is read once: by the second time it may
-    /// be that of another agent, which has set limits of its own.
+    /// Limits not restored yet; `None` until the journal was read. It is read only once: later it may be another agent's, with
+    /// limits of its own.
     left: Option<LeftLimits>,
     tried_at: Option<Instant>,
     complete: bool,
 }
 
 impl LimitsAfterExit {
-    /// Restores them, at most once in [`RESTORE_RETRY`], until that is complete once; says whether it is. Reports the first
+    /// Restores them, at most once in [`RESTORE_RETRY`], until all are restored; returns whether they are. Reports the first
     /// try and the one that completes it.
     fn restore(&mut self, fs: &CgroupFs, state: &Path, report: &mut impl FnMut(Restored)) -> bool {
         let early = self.tried_at.is_some_and(|at| at.elapsed() < RESTORE_RETRY);

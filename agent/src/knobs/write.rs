@@ -9,8 +9,8 @@ use super::put_back::{KnobKey, ReadOnly, WriteOutcome, is_of_cgroup, is_read_onl
 use super::store::{KnobStore, OwnedKnob};
 
 impl KnobStore {
-    /// Notes a write in the journal, and writes the knob. While the mount of the cgroups is read-only, that is tried once a
-    /// second for all knobs together.
+    /// Records a write in the journal, and writes the knob. While the mount of the cgroups is read-only, one write a second is
+    /// tried for all knobs together.
     pub(super) fn write(
         &mut self,
         key: KnobKey,
@@ -72,7 +72,7 @@ impl KnobStore {
 
 // The journal: entries for each write, and compaction.
 
-/// After a failed compaction the next is tried after this time.
+/// The time from a failed compaction to the next.
 const COMPACTION_RETRY: Duration = Duration::from_secs(1);
 
 impl KnobStore {
@@ -80,7 +80,7 @@ impl KnobStore {
         if let Some(journal) = &mut self.journal
             && let Err(error) = journal.append_done(id.0, knob)
         {
-            // The next start finds the original value there, or another writer's, and leaves it.
+            // The next start finds the original value or another writer's there, and leaves it.
             tracing::debug!(%error, "could not note in the journal that a knob was restored or is external");
         }
     }

@@ -1,4 +1,4 @@
-//! Who wrote a knob of ours, and what follows from it: one table.
+//! The writer of a changed knob, and the table of reactions.
 
 use std::collections::HashMap;
 use std::path::{Component, Path};
@@ -10,29 +10,29 @@ use justitia_kernel::knob::Knob;
 use justitia_kernel::proc::process::Process;
 use justitia_kernel::watch::writers::{WriteWatcher, Writer};
 
-/// Who wrote a knob.
+/// The writer of a knob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Author {
-    /// What counts.
+    /// Its kind, which decides.
     pub(super) kind: AuthorKind,
-    /// In words, safe to print; empty where it is not known.
+    /// Its name, safe to print; empty if not known.
     pub(super) name: String,
 }
 
-/// The kinds of writers that the table tells apart. Of several that wrote since we looked the last of these counts.
+/// The kinds of writers in the table. Of several that wrote since the last check, the last kind in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AuthorKind {
     /// This agent's watchdog.
     Agent,
     /// systemd as the system's manager, or the kubelet.
     Manager,
-    /// It is not known who.
+    /// An unknown writer.
     Unknown,
-    /// Anybody else: an operator, a script, a container runtime.
+    /// Any other: an operator, a script, a container runtime.
     Other,
 }
 
-/// What was found in a knob that another process wrote.
+/// A value found in a knob that another process wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     /// The value before our first write, the kernel's default, or the value of our last write.
@@ -41,43 +41,43 @@ pub(super) enum Value {
     New,
 }
 
-/// What we do.
+/// The reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is ours again, so often; beyond that it is left until it may be once more.
+    /// Ours is written again within the limit. Beyond it the knob is left until the limit allows another write.
     Again(Limit),
-    /// It is ours again, so often; beyond that its writer has decided, and it is left to it.
+    /// Ours is written again within the limit. Beyond it the knob is left to its writer.
     AgainUntil(Limit),
-    /// A new policy: it is left as long as this value stands.
+    /// A new policy: the knob is left as long as it holds this value.
     Policy,
-    /// It is left to its writer until the agent ends, or its operator gives it back.
+    /// The knob is left to its writer until the agent ends, or its operator returns it.
     Yield,
 }
 
-/// At most so many times in so long, each knob for itself.
+/// A rate limit for each knob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limit {
-    /// How many times.
+    /// The number of times.
     pub(super) times: usize,
-    /// In how long.
+    /// The window.
     pub(super) within: Duration,
 }
 
-/// systemd writes a unit's properties whenever it realizes the unit: at `daemon-reload`, at `daemon-reexec`, when a property
-/// of it or of a sibling changes. A deployment that reloads it every five seconds does so twelve times a minute; twice that
-/// is no administration any more, but two writers in a loop.
+/// systemd writes a unit's properties whenever it realizes the unit: at `daemon-reload`, at `daemon-reexec`, or when a property
+/// of the unit or a sibling changes. A deployment that reloads every five seconds causes twelve writes a minute. Twice that is
+/// two writers in a loop, not administration.
 pub(super) const MANAGER: Limit = Limit {
     times: 24,
     within: Duration::from_secs(60),
 };
 
-/// For a writer that cannot be told from one that means it, such as a delegatee in its own subtree.
+/// For writers that may or may not mean their value, such as a delegatee in its own subtree.
 pub(super) const UNKNOWN: Limit = Limit {
     times: 3,
     within: Duration::from_secs(600),
 };
 
-/// The table: what we do about a knob of ours, or one that was left to a policy, in which another process has written.
+/// The table: the reaction to a write of another process to a knob of ours, or to one that was left to a policy.
 #[must_use]
 pub(super) const fn decide(author: AuthorKind, value: Value) -> Verdict {
     match (author, value) {
@@ -90,37 +90,36 @@ pub(super) const fn decide(author: AuthorKind, value: Value) -> Verdict {
     }
 }
 
-/// How long an event is waited for that belongs to a value that was read already: the kernel reports a write right after it
-/// was made.
+/// How long to wait for the event of a value that was already read: the kernel reports a write right after it.
 const LATE: Duration = Duration::from_millis(10);
 
-/// The writes that were seen and have not been judged yet.
+/// Writes that were seen and not judged yet.
 #[derive(Debug, Default)]
 pub(super) struct Writers {
-    /// `None` where they cannot be watched.
+    /// `None` if writes cannot be watched.
     watcher: Option<WriteWatcher>,
-    /// Us, to know our own.
+    /// This process, to recognize its own writes.
     own: Option<Process>,
-    /// Of each written file, the last write of each kind of author, by its number.
+    /// The last write of each kind of author to each file, by its number.
     seen: HashMap<(CgroupId, &'static str), Vec<(u64, Author)>>,
-    /// The number of the last write that was seen.
+    /// The number of the last seen write.
     count: u64,
-    /// Of each knob, the last write that was judged: a file may hold several.
+    /// The last judged write of each knob: a file may hold several knobs.
     judged: HashMap<(CgroupId, Knob), u64>,
 }
 
 impl Writers {
-    /// Watches from now on.
+    /// Starts watching.
     ///
     /// # Errors
-    /// What the kernel refuses: then it is not known who writes.
+    /// The kernel's refusal. Then writers are unknown.
     pub(super) fn start(&mut self) -> justitia_kernel::Result<()> {
         self.own = Process::read(std::process::id());
         self.watcher = Some(WriteWatcher::new()?);
         Ok(())
     }
 
-    /// Watches who writes a knob. Where that fails it is not known.
+    /// Watches writes to a knob. If that fails, their writers are unknown.
     pub(super) fn watch(&mut self, cgroup: &Cgroup, knob: Knob) {
         let Some(watcher) = &mut self.watcher else {
             return;
@@ -139,8 +138,8 @@ impl Writers {
         self.judged.retain(|(of, _), _| *of != id);
     }
 
-    /// Who has written a knob since the last call for it, others than this process. `written`: a value was found that is
-    /// not ours, so that somebody has.
+    /// The other process that has written a knob since the last call for it. `written`: the knob holds a value that is not
+    /// ours, so there is a writer.
     pub(super) fn take(&mut self, id: CgroupId, knob: Knob, written: bool) -> Option<Author> {
         self.drain();
         if self.unjudged(id, knob).is_none()
@@ -155,7 +154,8 @@ impl Writers {
         author
     }
 
-    /// Who has written a knob's file since the knob was judged. The order of several is not certain: who has most to say counts.
+    /// The writer of a knob's file since the knob was judged. The order of several writes is uncertain: the highest kind
+    /// counts.
     fn unjudged(&self, id: CgroupId, knob: Knob) -> Option<&Author> {
         let judged = self.judged.get(&(id, knob)).copied().unwrap_or(0);
         let writes = self.seen.get(&(id, knob.file()))?.iter();
@@ -163,14 +163,14 @@ impl Writers {
         since.map(|(_, author)| author).max_by_key(|a| a.kind)
     }
 
-    /// The knob was found to hold our value: what was seen before is settled.
+    /// The knob holds our value: earlier writes count as judged.
     pub(super) fn settle(&mut self, id: CgroupId, knob: Knob) {
         if self.seen.contains_key(&(id, knob.file())) {
             self.judged.insert((id, knob), self.count);
         }
     }
 
-    /// Takes note of the writes that were reported. Often enough, or the kernel's queue is full.
+    /// Reads the reported writes. Must be called often enough that the kernel's queue does not fill.
     pub(super) fn drain(&mut self) {
         let Some(watcher) = &mut self.watcher else {
             return;
@@ -186,7 +186,7 @@ impl Writers {
         }
     }
 
-    /// Notes a write.
+    /// Records a write.
     fn see(&mut self, key: (CgroupId, &'static str), author: Author) {
         self.count += 1;
         let seen = self.seen.entry(key).or_default();
@@ -202,12 +202,12 @@ impl Writers {
     }
 }
 
-/// Who a writer is. A program's name alone proves nothing: anybody can choose it. That of the first process, and the cgroup
-/// of a service, are the system's to choose.
+/// Classifies a writer. A program's name proves nothing: any user can choose it. Only the system chooses the first process and
+/// the cgroup of a service.
 fn author(writer: &Writer, own: Option<&Process>) -> Author {
     let process = match writer {
         Writer::Process(process) => process,
-        // The first process does not end, and the kubelet hardly ever does: it was neither.
+        // Process 1 does not end, and the kubelet hardly ever does: it was neither.
         Writer::Ended(pid) => {
             return Author {
                 kind: AuthorKind::Other,
@@ -237,20 +237,20 @@ fn author(writer: &Writer, own: Option<&Process>) -> Author {
     Author { kind, name: what }
 }
 
-/// Whether its program has this name; also if it was upgraded since.
+/// Whether its program has this name, even if the file was replaced by an upgrade since.
 fn runs(process: &Process, name: &str) -> bool {
     let exe = process.exe.as_deref().and_then(Path::file_name);
     let exe = exe.and_then(|exe| exe.to_str());
     exe.is_some_and(|exe| exe.strip_suffix(" (deleted)").unwrap_or(exe) == name)
 }
 
-/// The system's manager: the first process. A user's manager is another one.
+/// The system's manager is process 1; users' managers are not.
 fn is_systemd(process: &Process) -> bool {
     process.pid == 1 && process.uid == 0 && runs(process, "systemd")
 }
 
-/// The kubelet as root's service `kubelet.service`, in slices alone: the owner of a scope or a service may make cgroups
-/// of any name in it.
+/// The kubelet is root's service `kubelet.service` with only slices above it: the owner of a scope or a service may make
+/// cgroups of any name in it.
 fn is_kubelet(process: &Process) -> bool {
     let mut above = process.cgroup.components().rev();
     let service = above.next() == Some(Component::Normal("kubelet.service".as_ref()));
@@ -267,12 +267,12 @@ fn is_ours(process: &Process, own: &Process) -> bool {
     process.program.is_some() && process.program == own.program && process.cgroup == own.cgroup
 }
 
-/// When one knob was written again, and by which limit.
+/// The times at which a knob was written again, each with its limit.
 #[derive(Debug, Default)]
 pub(super) struct ReapplyLimiter(Vec<(Instant, Limit)>);
 
 impl ReapplyLimiter {
-    /// Whether our value may be written once more; counts it then.
+    /// Whether our value may be written once more; if so, counts it.
     pub(super) fn allow(&mut self, limit: Limit, now: Instant) -> bool {
         self.0
             .retain(|(at, by)| now.saturating_duration_since(*at) < by.within);

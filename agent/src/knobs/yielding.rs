@@ -1,5 +1,5 @@
-//! Knobs that are left to others, and those that become ours again: the table of [`writers`](super::writers) at work, and
-//! what an operator asks for.
+//! Knobs that are left to other writers, and knobs that become ours again: applies the table of [`writers`](super::writers) and
+//! operators' requests.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use super::writers::{Author, AuthorKind, Value, Verdict, decide};
 mod tests;
 
 impl Default for Author {
-    /// It is not known who.
+    /// An unknown writer.
     fn default() -> Self {
         Self {
             kind: AuthorKind::Unknown,
@@ -28,32 +28,32 @@ impl Default for Author {
 /// A knob that was left to systemd or the kubelet, and is ours again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakenBack {
-    /// Whose.
+    /// Its cgroup.
     pub id: CgroupId,
-    /// Which.
+    /// The knob.
     pub knob: Knob,
-    /// The value that its operator has there: that before our first write, or the kernel's default.
+    /// Its operator's value: the one before our first write, or the kernel's default.
     pub value: String,
     /// The value that was found.
     pub found: String,
-    /// Who set it back, in words; empty where that is not known.
+    /// The writer that reset it, in words; empty if not known.
     pub by: String,
 }
 
 impl KnobStore {
-    /// Watches who writes our knobs from now on.
+    /// Starts watching writes to our knobs.
     ///
     /// # Errors
-    /// What the kernel refuses: then the value alone decides.
+    /// The kernel's refusal. Then the value alone decides.
     pub fn watch_writers(&mut self) -> justitia_kernel::Result<()> {
         self.writers.start()
     }
 
-    /// As [`KnobStore::set`], and who else writes the knob is watched from before our first write on. Not for knobs of a
-    /// delegatee's cgroups: it could fill the kernel's queue.
+    /// As [`KnobStore::set`], and watches other writers of the knob from before our first write. Not for knobs in a delegatee's
+    /// cgroups: it could fill the kernel's queue.
     ///
     /// # Errors
-    /// As of that.
+    /// As of [`KnobStore::set`].
     pub fn hold(
         &mut self,
         cgroup: &Cgroup,
@@ -66,12 +66,12 @@ impl KnobStore {
         self.set(cgroup, knob, value)
     }
 
-    /// Takes note of who has written our knobs. Once a tick.
+    /// Reads the reported writes to our knobs. Once a tick.
     pub fn note_writers(&mut self) {
         self.writers.drain();
     }
 
-    /// Whether a knob of ours in which `author` wrote `found` is ours again. If not, it is left to that one.
+    /// Whether a knob of ours in which `author` wrote `found` is ours again. If not, it is left to that writer.
     pub(super) fn is_ours_again(
         &mut self,
         key: KnobKey,
@@ -91,7 +91,7 @@ impl KnobStore {
         self.is_to_be_written(&cgroup, key, found, author, until, now)
     }
 
-    /// The same of a knob in which the values of `until` are known.
+    /// The same for a knob whose known values are in `until`.
     fn is_to_be_written(
         &mut self,
         cgroup: &Cgroup,
@@ -118,14 +118,14 @@ impl KnobStore {
         false
     }
 
-    /// Watches who writes a knob that is not ours yet; see [`KnobStore::hold`].
+    /// Watches writes to a knob that is not ours yet; see [`KnobStore::hold`].
     pub fn watch(&mut self, cgroup: &Cgroup, knob: Knob) {
         self.writers.watch(cgroup, knob);
     }
 
-    /// Writes the value that was declared for a knob over another that stands there, unless who wrote that means it: by the
-    /// same table as of a knob of ours, where the declared value and the kernel's default are known ones. `watched`: whether
-    /// [`KnobStore::watch`] was called before that was written; else it is not known who.
+    /// Writes a knob's declared value over a different one, unless the writer of the latter decides against it. The table is
+    /// that of our knobs; the declared value and the kernel's default are the known ones. `watched`: whether
+    /// [`KnobStore::watch`] was called before that write; else its writer is unknown.
     ///
     /// # Errors
     /// As of [`KnobStore::set`].
@@ -165,13 +165,12 @@ impl KnobStore {
         Ok(WriteOutcome::External { applied, found, by })
     }
 
-    /// A knob of ours was found to hold our value: who has written it until now has changed nothing.
+    /// A knob of ours holds our value: earlier writes have changed nothing.
     pub fn settle(&mut self, id: CgroupId, knob: Knob) {
         self.writers.settle(id, knob);
     }
 
-    /// A knob was found to hold what was declared for it: it is no other writer's any more, unless its operator has released
-    /// it.
+    /// A knob holds its declared value: it is not external any more, unless its operator has released it.
     pub fn settle_declared(&mut self, id: CgroupId, knob: Knob) {
         self.writers.settle(id, knob);
         if self.external_by(id, knob) != OPERATOR {
@@ -179,7 +178,7 @@ impl KnobStore {
         }
     }
 
-    /// Whether a verdict makes a knob ours again now; counts it then.
+    /// Whether a verdict makes a knob ours again now; if so, counts it.
     fn is_allowed(&mut self, key: KnobKey, verdict: Verdict, now: Instant) -> bool {
         match verdict {
             Verdict::Again(limit) | Verdict::AgainUntil(limit) => {
@@ -189,8 +188,8 @@ impl KnobStore {
         }
     }
 
-    /// Looks at the knobs that are left to systemd or the kubelet: those that were set back, and those whose pause is over,
-    /// are ours again. `cgroup` is the cgroup of an id.
+    /// Checks the knobs that are left to systemd or the kubelet. Those that were reset, and those whose pause has ended, are
+    /// ours again. `cgroup` finds the cgroup of an id.
     pub fn take_back<'a>(
         &mut self,
         cgroup: impl Fn(CgroupId) -> Option<&'a Cgroup>,
@@ -207,7 +206,7 @@ impl KnobStore {
         let left: Vec<(KnobKey, String, Until)> = left.collect();
         let mut back = Vec::new();
         for (key, before, until) in left {
-            // What cannot be read now is looked at again.
+            // A knob that cannot be read now is checked again later.
             let found = cgroup(key.0).map(|cgroup| (cgroup, read_raw(cgroup, key.1)));
             if let Some((cgroup, Ok(found))) = found {
                 back.extend(self.judge_left(cgroup, key, &before, found, until, now));
@@ -231,7 +230,7 @@ impl KnobStore {
         if author.is_none() && found == before && !until.paused {
             return None;
         }
-        // One that pauses was left to a manager, and has not been written since.
+        // A paused knob was left to a manager, and has not been written since.
         let author = author.unwrap_or(Author {
             kind: match found == before {
                 true => AuthorKind::Manager,
@@ -247,12 +246,12 @@ impl KnobStore {
                 true => until.original,
                 false => found.clone(),
             };
-            // A declared weight is not planned anew each second: what was written is judged once, here.
+            // A declared weight is not planned anew each second: its value is judged once, here.
             let is_declared = matches!(knob, Knob::IoWeight | Knob::IoBfqWeight);
             if found == until.applied || is_declared {
                 self.own(cgroup, key, value.clone(), until.applied);
             }
-            // Any other knob is written anew by the part of the agent that needs it. Only that part gives it back.
+            // The part of the agent that needs any other knob writes it anew, and alone restores it.
             if !is_declared {
                 self.restore(id, knob);
             }
@@ -266,7 +265,7 @@ impl KnobStore {
         }
         until.paused = matches!(verdict, Verdict::Again(_));
         let stays = matches!(verdict, Verdict::Again(_) | Verdict::Policy);
-        // Without a new name the one from before stays.
+        // Without a new name the earlier one stays.
         let by = match by.is_empty() {
             true => self.external_by(id, knob).to_owned(),
             false => by,
@@ -275,7 +274,7 @@ impl KnobStore {
         None
     }
 
-    /// Holds a knob at our value: it is noted, and written.
+    /// Owns a knob with our value: records and writes it.
     fn own(&mut self, cgroup: &Cgroup, key: KnobKey, original: String, applied: String) {
         let owned = OwnedKnob {
             cgroup: cgroup.clone(),
@@ -288,18 +287,18 @@ impl KnobStore {
         }
     }
 
-    /// Restores a knob because its operator asks for it, and leaves it as it is from then on. Returns the value that stands
-    /// there. If it cannot be restored now, that is tried again.
+    /// Restores a knob at its operator's request, and does not write it any more. Returns its value. A failed restore is
+    /// retried.
     ///
     /// # Errors
-    /// If it cannot be read: then it is not left.
+    /// If it cannot be read: then the agent may write it again.
     pub fn release(&mut self, cgroup: &Cgroup, knob: Knob) -> justitia_kernel::Result<String> {
         let id = cgroup.id();
         self.restore(id, knob);
         let found = read_raw(cgroup, knob)?;
         let key = (id, knob);
         self.writers.settle(id, knob);
-        // A restore that has failed is still tried again.
+        // A failed restore is still retried.
         let pending = self.owned.remove(&key);
         self.leave(key, &found, OPERATOR.to_owned(), None);
         if let Some(pending) = pending {
@@ -308,12 +307,12 @@ impl KnobStore {
         Ok(found)
     }
 
-    /// Takes a knob that was left to another writer, or given up, or holds another's value of which we do not know yet, because
-    /// its operator asks for it. What stands there stays until we need the knob, and is restored once we need it no more. A
-    /// `memory.low` is needed at once: it is planned from the kernel's default. Returns whether it was not ours to write.
+    /// Takes a knob at its operator's request: one that was left to another writer, given up, or holds another's value that we
+    /// have not seen yet. Its value stays until we need the knob, and is restored when we do not need it any more. A
+    /// `memory.low` is needed at once, and planned from the kernel's default. Returns whether the knob was not ours to write.
     ///
     /// # Errors
-    /// If it cannot be read, or a `memory.low` not be written.
+    /// If it cannot be read, or a `memory.low` cannot be written.
     pub fn take(&mut self, cgroup: &Cgroup, knob: Knob) -> Result<bool, KnobStoreError> {
         let (id, key) = (cgroup.id(), (cgroup.id(), knob));
         let found = read_raw(cgroup, knob)?;
@@ -334,10 +333,10 @@ impl KnobStore {
     }
 }
 
-/// Who an operator is who asks us.
+/// The name of an operator who has released a knob.
 const OPERATOR: &str = "its operator, by `justitia release`";
 
-/// What a value is to us.
+/// Whether a value is known.
 fn value(knob: Knob, found: &str, until: &Until) -> Value {
     let known = found == until.original || found == until.applied || knob.is_default(found);
     if known { Value::Known } else { Value::New }
