@@ -1,4 +1,4 @@
-//! Demands of tenants, and the page cache divided by weight among them.
+//! Demands of tenants, and the division of the page cache among them by weight.
 
 use std::time::Duration;
 
@@ -8,21 +8,22 @@ use justitia_share::{Demand, Tree, Weight, entitlements, num};
 use super::unmapped::UnmappedCap;
 use crate::model::{Key, MIN_OBSERVATION, Memory, Snapshot, Tenant};
 
-/// What each tenant is entitled to, in bytes of cache: file pages and reclaimable slab. The vectors are indexed like [`Snapshot::tenants`].
+/// Each tenant's entitlement in bytes of cache: file pages and reclaimable slab. The vectors are indexed like
+/// [`Snapshot::tenants`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entitlements {
-    /// The memory that is divided: all file pages and reclaimable slab, and the free memory above the headroom; at most what
-    /// is mapped, slab, and the cap of unmapped page cache.
+    /// The memory that is divided: all file pages and reclaimable slab, and the free memory above the headroom. With a cap of
+    /// unmapped page cache: at most mapped pages, slab, and the cap.
     pub capacity: u64,
     /// The free memory to keep ([`Policy::free_headroom`]).
     pub free_headroom: u64,
-    /// The cap of unmapped page cache, where that and not the memory says what is divided.
+    /// The cap of unmapped page cache, if it and not memory limits the division.
     pub unmapped: Option<UnmappedCap>,
-    /// What every tenant demands.
+    /// Every tenant's demand.
     pub demands: Vec<Demand>,
     /// Every tenant's entitlement.
     pub entitled: Vec<u64>,
-    /// Of inner nodes: what their own orphaned pages keep of that.
+    /// For inner nodes: the part of it for their own orphaned pages.
     pub orphaned: Vec<u64>,
     /// Of leaves: the part of it that is protected from the kernel's reclaim: what the tenant uses, and while that is not known what
     /// it demands; its slab is not. What an inner node protects is the sum of its leaves'.
@@ -115,7 +116,7 @@ fn divide(tenants: &Tree<Tenant>, demands: &Tree<Demand>, capacity: u64) -> (Vec
     (entitled, orphaned)
 }
 
-/// The part of the cache that is the unmanaged tenant's by weight, among those at the top level that hold or want any.
+/// The unmanaged tenant's part of the cache by weight, among top-level tenants that hold or want any.
 fn unmanaged_share(snapshot: &Snapshot, capacity: u64) -> u64 {
     let tenants = &snapshot.tenants;
     let top_level = || tenants.children(None).map(|id| &tenants[id]);
@@ -130,18 +131,18 @@ fn unmanaged_share(snapshot: &Snapshot, capacity: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// What a tenant demands; `leaf`: whether no tenant is below it; `share`: the part of the cache that is the unmanaged
-/// tenant's by weight, bytes. Orphaned pages demand nothing, but those in use ([`orphaned`]).
+/// A tenant's demand. `leaf`: it has no children. `share`: the unmanaged tenant's part of the cache by weight, bytes. Orphaned
+/// pages demand nothing unless they are in use ([`orphaned`]).
 ///
-/// - Nothing demands more than its limits leave to it.
-/// - A working set is what the curve shows and what is mapped. Of what it does not hold no more counts
-///   than it has paged in lately: one that misses nothing needs no more than it has.
-/// - What was there before the tenant's accesses were observed counts as used until they have been observed long enough.
-/// - Where accesses cannot be seen, growth is the only sign of use: the unmanaged tenant is entitled to its share while it
-///   grows, and to what it holds for two minutes after.
-/// - Slab is no working set: it is divided as data that is read once.
+/// - No demand exceeds the tenant's own limits.
+/// - A working set is the curve's size and the mapped pages. Its part that the tenant does not hold is at most the recent
+///   page-ins: without misses a tenant needs no more than it has.
+/// - Pages from before the observation of accesses count as used until the accesses have been observed long enough.
+/// - Where accesses cannot be seen, growth is the only sign of use. The unmanaged tenant is entitled to its share while it
+///   grows, and to its pages for two minutes after.
+/// - Slab is no working set: it is divided like data that is read once.
 pub(super) fn demand(tenant: &Tenant, leaf: bool, share: u64, policy: &Policy) -> Demand {
-    // An inner node's are its leaves'.
+    // An inner node's unreclaimable pages are its leaves'.
     let unreclaimable = if leaf { tenant.unreclaimable } else { 0 };
     let minimum = tenant.minimum.min(tenant.cache).max(unreclaimable);
     let held = tenant.own.saturating_sub(tenant.orphaned);
@@ -199,7 +200,7 @@ pub(super) fn orphaned(tenant: &Tenant) -> Option<Demand> {
     })
 }
 
-/// The working set of a tenant by the file pages that it holds, bytes.
+/// A tenant's working set, if it holds `file` bytes of file pages; bytes.
 fn working_set(tenant: &Tenant, file: u64, share: u64) -> u64 {
     if tenant.key == Key::Unmanaged {
         return match (tenant.growing, tenant.idle_for < MIN_OBSERVATION) {
@@ -218,27 +219,27 @@ fn working_set(tenant: &Tenant, file: u64, share: u64) -> u64 {
     used.max(tenant.unseen.min(file))
 }
 
-/// What is consumed in a longer reaction is not kept free.
+/// Reactions longer than this do not increase the free headroom further.
 pub(super) const LONGEST_REACTION: Duration = Duration::from_secs(1);
 
-/// The constants of the planners. The defaults suit every machine that we know; the configuration may change those that
-/// are matters of taste.
+/// The constants of the planners. The defaults suit every machine that we know. The configuration can change those that are a
+/// matter of choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
-    /// Which part of its cache a tenant demands. Default: the part that it uses.
+    /// The part of its cache that a tenant demands. Default: the part that it uses.
     pub demand: DemandModel,
-    /// Reclaim begins when free memory, as fast as it falls, would wake kswapd within this time. Default 200 ms: a burst of
-    /// allocations takes that long to be noticed and answered.
+    /// Reclaim begins when the current fall of free memory would wake kswapd within this time. Default 200 ms: the time to
+    /// notice and answer a burst of allocations.
     pub horizon: Duration,
-    /// What reclaim refills as fast as it is consumed is kept free for the time of a [reaction](Memory::reaction), within
-    /// these bounds. Default 100 ms, two ticks under pressure, to a second: it is memory that working sets which do not fit
-    /// do not have.
+    /// Memory that reclaim refills as fast as it is consumed is kept free for the duration of a [reaction](Memory::reaction),
+    /// within these bounds. Default 100 ms, two ticks under pressure, to a second. Working sets that do not fit lack this
+    /// memory.
     pub reaction: (Duration, Duration),
     /// The part of memory that unmapped page cache may take, percent; `None` without a cap, the default.
     pub unmapped_max: Option<f64>,
     /// The part of memory that reclaimable slab may take, percent; `None` without a cap, the default.
     pub slab_max: Option<f64>,
-    /// Nothing is reclaimed from a tenant with this memory pressure (PSI `full avg10`), percent. Default 60.
+    /// Nothing is reclaimed from a tenant with this memory pressure (PSI `full avg10`) or more, percent. Default 60.
     pub full_avg10_max: f64,
 }
 
@@ -256,18 +257,19 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The free memory to keep, bytes. Below it tenants give back what exceeds their entitlements. kswapd wakes below the
-    /// low watermark and reclaims up to the high one, so the kernel alone keeps what lies in the middle free on the mean.
-    /// That is kept, too, or above the low watermark what will be consumed until it is refilled, if that is more, at least
-    /// 0.4 % and at most 6 % of cache and free memory: below the low one kswapd, and not the agent, would choose whose pages go.
-    /// It is taken from excess only, so it costs no tenant its entitlement.
+    /// The free memory to keep, bytes. Below it the agent reclaims from tenants above their entitlements.
+    ///
+    /// kswapd wakes below the low watermark and reclaims up to the high one. So the kernel alone keeps the middle of both free
+    /// on average, which is the least headroom. Above the low watermark, the memory that will be consumed before a refill is
+    /// kept free if that is more: at least 0.4 % and at most 6 % of cache and free memory. Otherwise kswapd, not the agent,
+    /// would choose the pages. The headroom is taken from excess only, so it costs no tenant its entitlement.
     #[must_use]
     pub fn free_headroom(&self, memory: &Memory) -> u64 {
         let falls = num::to_f64(memory.fall_rate) * self.horizon.as_secs_f64();
         let reaction = memory.reaction.clamp(self.reaction.0, self.reaction.1);
         let refilled = num::to_f64(memory.refill_rate) * reaction.as_secs_f64();
-        // What is consumed between two refills falls and is refilled: it is the same.
-        // Of a cache that is small beside anonymous memory or huge pages a part of all memory would be most.
+        // Memory consumed between two refills shows both as fall and as refill, so the larger counts. A fraction of all memory
+        // would be most of a cache that is small beside anonymous memory or huge pages.
         let divided = memory.cache.saturating_add(memory.free);
         let ahead = num::to_u64(falls.max(refilled)).clamp(divided / 256, divided / 16);
         let gap = memory.high_watermark.saturating_sub(memory.low_watermark);
@@ -275,19 +277,19 @@ impl Policy {
     }
 }
 
-/// Bytes: what a fast disk reads in a tick. More would take from the tenants what the cap leaves to them.
+/// Bytes that a fast disk reads in a tick. More would be taken from the tenants' part of the cap.
 const MAX_AHEAD: u64 = 16 << 20;
 
 impl Policy {
-    /// The unmapped page cache that there may be, bytes; `None` without a cap.
+    /// The cap of unmapped page cache, bytes; `None` without one.
     #[must_use]
     pub fn unmapped_cap(&self, memory: &Memory) -> Option<u64> {
         let percent = self.unmapped_max?;
         Some(num::to_u64(num::to_f64(memory.total) * percent / 100.0))
     }
 
-    /// What may be read until the cap is reached, bytes; `None` without a cap. Unmapped page cache is counted when everything is
-    /// sampled: since then it has grown by no more than free memory has fallen.
+    /// The bytes that may be read before the cap is reached; `None` without a cap. Unmapped page cache is counted when
+    /// everything is sampled. Since then it has grown by at most the fall of free memory.
     #[must_use]
     pub fn unmapped_room(&self, memory: &Memory) -> Option<u64> {
         let cap = self.unmapped_cap(memory)?;
@@ -296,15 +298,15 @@ impl Policy {
         Some(goal.saturating_sub(memory.unmapped.saturating_add(since)))
     }
 
-    /// Down to what unmapped page cache is reclaimed, bytes: below the cap by what is read until the agent can reclaim again, but
-    /// no more than half of the cap.
+    /// The target of reclaiming unmapped page cache, bytes. It is below the cap by the amount read before the agent can reclaim
+    /// again, but by no more than half of the cap.
     fn unmapped_goal(&self, memory: &Memory, cap: u64) -> u64 {
         let reaction = memory.reaction.clamp(self.reaction.0, self.reaction.1);
         let read = num::to_f64(memory.consumption_rate()) * reaction.as_secs_f64();
         cap - num::to_u64(read).min(cap / 2).min(MAX_AHEAD)
     }
 
-    /// The reclaimable slab that there may be, bytes; `None` without a cap.
+    /// The cap of reclaimable slab, bytes; `None` without one.
     #[must_use]
     pub fn slab_cap(&self, memory: &Memory) -> Option<u64> {
         let percent = self.slab_max?;

@@ -6,7 +6,7 @@ use justitia_share::{Tree, Weight};
 
 use crate::model::{Key, Tenant, WorkingSet};
 
-/// A busy tenant of a weight from 1 to 10,000 that holds `file` bytes of file pages and grows.
+/// A busy, growing tenant with this weight (1 to 10,000) and `file` bytes of file pages.
 pub(crate) fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
     Tenant {
         key,
@@ -40,7 +40,7 @@ pub(crate) fn tenant(key: Key, weight: u64, file: u64) -> Tenant {
     }
 }
 
-/// The values in order, each with the index of its parent, `None` right below the root.
+/// A tree of the values in order, each with the index of its parent; `None` for the top level.
 pub(crate) fn tree<T>(nodes: impl IntoIterator<Item = (Option<usize>, T)>) -> Tree<T> {
     let mut tree = Tree::new();
     for (parent, value) in nodes {

@@ -1,5 +1,5 @@
-//! Working sets that an agent leaves to the one that follows it, as at an upgrade: for the time until that has observed
-//! the tenants' accesses itself.
+//! Working sets that an agent leaves to the next one, as at an upgrade, until the next one has observed the tenants' accesses
+//! itself.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -17,13 +17,13 @@ use crate::model::{MIN_OBSERVATION, WorkingSet};
 
 /// The file in the state directory.
 const FILE_NAME: &str = "working-sets";
-/// Files beyond this are not read, bytes: 10,000 tenants need a twentieth of it.
+/// Longer files are not read, bytes: 10,000 tenants need a twentieth of it.
 const MAX_LENGTH: u64 = 8 << 20;
-/// Working sets that were handed over count for this time after the start, at most: until the probes are attached, and then until accesses
-/// have been observed for [`MIN_OBSERVATION`].
+/// Working sets of the previous agent count for at most this time after the start: until the probes are attached, and then
+/// until accesses have been observed for [`MIN_OBSERVATION`].
 const COUNTS_FOR: Duration = Duration::from_secs(2 * MIN_OBSERVATION.as_secs());
 
-/// The working sets that the agent before this one knew.
+/// The working sets that the previous agent knew.
 #[derive(Debug, Default)]
 pub struct Handover {
     sets: HashMap<CgroupId, Left>,
@@ -38,7 +38,7 @@ struct Left {
     id: u64,
     /// Its working set, bytes.
     bytes: u64,
-    /// For how long its accesses had been observed, seconds.
+    /// How long its accesses had been observed, seconds.
     observed_for: u64,
 }
 
@@ -46,16 +46,16 @@ struct Left {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Contents {
-    /// The boot in which it was written: cgroup ids mean nothing in another.
+    /// The boot in which it was written: cgroup ids are not valid in another.
     boot: String,
-    /// When, seconds since that boot.
+    /// The time of writing, seconds since that boot.
     at: u64,
     sets: Vec<Left>,
 }
 
 impl Handover {
-    /// Takes what an earlier agent has left in the state directory: the file is removed. Nothing, if it is of another boot,
-    /// older than [`MIN_OBSERVATION`], or damaged.
+    /// Reads and removes an earlier agent's file in the state directory. Empty if the file is of another boot, older than
+    /// [`MIN_OBSERVATION`], or damaged.
     #[must_use]
     pub fn take(state: &Path, boot: &str, now: Instant) -> Self {
         let path = state.join(FILE_NAME);
@@ -88,8 +88,8 @@ impl Handover {
         }
     }
 
-    /// A tenant's working set, as it is known: what this agent has `observed`, or for the first minutes what the last one
-    /// knew, if that is more. Its accesses have been observed for as long as both did.
+    /// A tenant's known working set: this agent's `observed` one, or in the first minutes the previous agent's if that is
+    /// larger. Its observation time is that of both agents together.
     #[must_use]
     pub fn known(
         &self,
@@ -114,7 +114,7 @@ impl Handover {
     }
 }
 
-/// Leaves working sets to the next agent: those that are known by accesses.
+/// Leaves the working sets that are known by accesses to the next agent.
 ///
 /// # Errors
 /// If the file cannot be written. Then there is none.
@@ -148,7 +148,7 @@ fn write(path: &PathBuf, bytes: &[u8]) -> std::io::Result<()> {
     regular_file::open(path, flags)?.write_all(bytes)
 }
 
-/// Seconds since the machine was booted, with those in which it was suspended.
+/// Seconds since the machine's boot, including suspend.
 fn since_boot() -> u64 {
     u64::try_from(clock_gettime(ClockId::Boottime).tv_sec).unwrap_or(0)
 }

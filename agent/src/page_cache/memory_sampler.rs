@@ -1,4 +1,4 @@
-//! The memory counters of one tenant, and what follows from their change.
+//! The memory counters of one tenant, and the values derived from their changes.
 
 use std::time::{Duration, Instant};
 
@@ -17,20 +17,20 @@ mod tests;
 const GROWTH: u64 = 256 << 10;
 /// A drop of the counters that lasts this long is a deletion of files.
 const SETTLED: Duration = Duration::from_secs(1);
-/// A drop of the memory in swap, and that came back, that lasts this long is of memory that was freed: what came back the kernel
-/// adds up every two seconds.
+/// A drop of a tenant's swap counters that lasts this long is freed memory: the kernel sums up memory that came back only every
+/// two seconds.
 const FREED: Duration = Duration::from_secs(5);
-/// A cache counts as growing for this long after it last grew.
+/// A cache counts as growing for this long after its last growth.
 const GROWING: Duration = Duration::from_secs(3);
 /// A tenant that uses less than this fraction of a CPU, and pages nothing in, is idle.
 const IDLE_CPU: f64 = 0.001;
-/// How often limits and minimums are read.
+/// The period of reading limits and minimums.
 const LIMITS_PERIOD: Duration = Duration::from_secs(5);
-/// How often the CPU time is read.
+/// The period of reading the CPU time.
 const CPU_PERIOD: Duration = Duration::from_secs(1);
-/// How often a busy tenant is sampled, as far as the budget allows.
+/// The sampling period of a busy tenant, as far as the budget allows.
 const MIN_PERIOD: Duration = Duration::from_millis(100);
-/// How often a quiet tenant is sampled.
+/// The sampling period of a quiet tenant.
 const MAX_PERIOD: Duration = Duration::from_secs(20);
 
 /// Samples one tenant. Amounts in bytes, as of the last sample.
@@ -42,43 +42,43 @@ pub struct MemorySampler {
     pub slab: u64,
     /// Charged memory beside these two.
     pub other: u64,
-    /// What may be swapped out: the lists of anonymous memory, on which shared memory is, too.
+    /// Swappable memory: the lists of anonymous memory, which include shared memory.
     pub swappable: u64,
     /// Its memory in swap.
     pub swap: u64,
-    /// Memory that was swapped out of it lately, at least.
+    /// Memory swapped out of it recently, a lower bound.
     swapped_out: DecayingCount,
     /// [`MemoryCounters::swapped_out`].
     swapped_out_peak: Option<Peak>,
-    /// Memory that it swapped in again lately.
+    /// Memory that it swapped in again recently.
     swapped_in: DecayingCount,
     /// Its limits and minimums, as last read.
     pub limits: MemoryLimits,
     limits_at: Option<Instant>,
-    /// What stands in `memory.high` is the agent's, for the dirty budget.
+    /// Whether the value of `memory.high` is the agent's, for the dirty budget.
     high_is_ours: bool,
     /// Dirty and under writeback.
     pub unreclaimable: u64,
     /// Anonymous memory.
     pub anon: u64,
-    /// Mapped file pages, at most: the kernel counts mapped shared memory with them.
+    /// Mapped file pages, an upper bound: the kernel includes mapped shared memory.
     pub mapped: u64,
     /// File pages on the active list.
     active: u64,
-    /// File pages that were faulted back in after they had been reclaimed (`workingset_refault_file`), since the cgroup
-    /// was made; a count, not bytes.
+    /// File pages that were faulted back in after their reclaim (`workingset_refault_file`), since the cgroup was created; a
+    /// count, not bytes.
     pub refaults: u64,
-    /// All file pages that it has paged in, less those of deleted files, bytes.
+    /// File pages paged in so far, less those of deleted files, bytes.
     pub paged_in: u64,
-    /// File pages that it has paged in lately.
+    /// File pages paged in recently.
     page_ins: DecayingCount,
-    /// At the first sample: when, its file pages, and what it had paged in.
+    /// The first sample: its time, file pages, and page-ins.
     first: Option<First>,
-    /// When it was last sampled.
+    /// The time of the last sample.
     sampled_at: Option<Instant>,
-    /// Of `paged_in`.
+    /// The peak of `paged_in`.
     peak: Option<Peak>,
-    /// When the CPU time was last read, and its value, microseconds.
+    /// The time of the last reading of the CPU time, and its value, microseconds.
     cpu: Option<(Instant, u64)>,
     active_at: Instant,
     grew_at: Option<Instant>,
@@ -93,7 +93,7 @@ struct First {
     paged_in: u64,
 }
 
-/// The highest value of a sum lately.
+/// The recent peak of a sum.
 #[derive(Clone, Copy, Debug)]
 struct Peak {
     value: u64,
@@ -101,8 +101,8 @@ struct Peak {
 }
 
 impl Peak {
-    /// Takes over the sum by now, and returns by how much it exceeds its peak, which was 0 before. Its parts are not counted at
-    /// one time, so it dips for a moment: one that stays below the peak for as long as `settled` begins anew from there.
+    /// Records the current sum, and returns by how much it exceeds the peak, which starts at 0. The parts of the sum are not
+    /// read at one time, so it can dip for a moment. If it stays below the peak for `settled`, the peak starts anew from it.
     fn rise(peak: &mut Option<Self>, value: u64, settled: Duration, now: Instant) -> u64 {
         let before = *peak.get_or_insert(Self { value: 0, at: now });
         if value >= before.value || now - before.at >= settled {
@@ -125,7 +125,7 @@ impl MemoryCounters {
     /// Reads the cgroup's counters.
     ///
     /// # Errors
-    /// As every reader of a cgroup; that the cgroup is gone is one.
+    /// As every reader of a cgroup, also if the cgroup was removed.
     pub fn read(cgroup: &Cgroup) -> Result<Self> {
         Ok(Self {
             stat: cgroup.memory_stat()?,
@@ -133,13 +133,13 @@ impl MemoryCounters {
         })
     }
 
-    /// Memory that was swapped out since the cgroup was made, less what was freed in swap, bytes: the memory in swap now, and the
+    /// Memory swapped out since the cgroup was created, without memory freed in swap, bytes: the memory in swap now, and the
     /// memory that came back.
     const fn swapped_out(&self) -> u64 {
         self.swap.saturating_add(self.swapped_in())
     }
 
-    /// Memory that was swapped in again since the cgroup was made, bytes.
+    /// Memory swapped in again since the cgroup was created, bytes.
     const fn swapped_in(&self) -> u64 {
         self.stat.workingset_refault_anon * PAGE_SIZE
     }
@@ -151,7 +151,7 @@ pub type CgroupTree = justitia_cgroup_tree::CgroupTree<MemorySampler>;
 pub type Node = justitia_cgroup_tree::Node<MemorySampler>;
 
 impl MemorySampler {
-    /// A tenant that was not sampled yet.
+    /// A tenant that has not been sampled yet.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -183,8 +183,8 @@ impl MemorySampler {
         }
     }
 
-    /// The agent has written `memory.high`, or given it back. Then mostly nothing stands there, as where it began; what its
-    /// operator has had us take stands there again, so it is read with the next sample.
+    /// The agent has written or restored `memory.high`. After a restore there is mostly no limit, as before. If the operator
+    /// had us take a value, it is restored, so the limit is read with the next sample.
     pub const fn note_high(&mut self, ours: bool) {
         if self.high_is_ours && !ours {
             self.limits.high = u64::MAX;
@@ -202,10 +202,10 @@ impl MemorySampler {
         }
     }
 
-    /// Reads the cgroup's counters, and now and then its limits; swap only where the host has any (`swap_on`).
+    /// Reads the cgroup's counters, and sometimes its limits; swap only if the host has swap space (`swap_on`).
     ///
     /// # Errors
-    /// As every reader of a cgroup; that the cgroup is gone is one.
+    /// As every reader of a cgroup, also if the cgroup was removed.
     pub fn sample(&mut self, cgroup: &Cgroup, swap_on: bool, now: Instant) -> Result<()> {
         let counters = if swap_on {
             MemoryCounters::read(cgroup)?
@@ -229,7 +229,7 @@ impl MemorySampler {
         Ok(())
     }
 
-    /// Takes over counters that were read elsewhere.
+    /// Records counters that were read elsewhere.
     pub fn record(&mut self, counters: &MemoryCounters, now: Instant) {
         let stat = &counters.stat;
         let file = stat.file_lru();
@@ -250,7 +250,7 @@ impl MemorySampler {
         self.swappable = stat.anon_lru();
         self.refaults = stat.workingset_refault_file;
         self.paged_in = paged_in;
-        // A page that is written again while it is under writeback is both.
+        // A page that is written again during its writeback counts as both.
         self.unreclaimable = (stat.file_dirty + stat.file_writeback).min(file);
         self.anon = stat.anon;
         self.active = stat.active_file;
@@ -263,17 +263,17 @@ impl MemorySampler {
         self.sampled_at = Some(now);
     }
 
-    /// Compares the counters with the last sample. Whether anything happened in between.
+    /// Compares the counters with the last sample. Returns whether anything happened in between.
     fn record_growth(&mut self, stat: &MemoryStat, paged_in: u64, now: Instant) -> bool {
-        // A page leaves its list before it counts as reclaimed, so the sum dips for a moment: only what exceeds its peak
-        // was paged in. A sum that stays below the peak means that files were deleted.
+        // A page leaves its list before it counts as reclaimed, so the sum dips for a moment: only growth beyond the peak was
+        // paged in. If the sum stays below the peak, files were deleted.
         let growth = Peak::rise(&mut self.peak, paged_in, SETTLED, now);
         self.page_ins.record(self.page_ins.total() + growth, now);
         if self.sampled_at.is_none() {
             return false;
         }
         let slab_growth = stat.slab_reclaimable.saturating_sub(self.slab);
-        // Its `memory.low` has this on top.
+        // Its `memory.low` includes this memory.
         let heap_moved = stat.anon_lru().abs_diff(self.swappable) > GROWTH;
         let refaulted = stat.workingset_refault_file > self.refaults;
         if growth >= GROWTH || slab_growth >= GROWTH || refaulted {
@@ -296,21 +296,21 @@ impl MemorySampler {
         self.cpu = Some((now, usage));
     }
 
-    /// Whether its cache has grown lately, or would have without reclaim.
+    /// Whether its cache has grown recently, or would have without reclaim.
     #[must_use]
     pub fn growing(&self, now: Instant) -> bool {
         self.grew_at.is_some_and(|at| now - at < GROWING)
     }
 
-    /// For how long it had used no CPU, and paged nothing in, when it was last sampled. Hits in its cache do not show here.
+    /// How long it had used no CPU and paged nothing in at its last sample. Hits in its cache do not show here.
     #[must_use]
     pub fn idle_for(&self, now: Instant) -> Duration {
         let sampled = self.sampled_at.unwrap_or(now);
         sampled.saturating_duration_since(self.active_at)
     }
 
-    /// The working set by the kernel's LRU lists. Those of the multi-gen LRU do not tell: there all file pages count, since accesses that nobody
-    /// sees count as used. The cache of a tenant that has been idle for long will not be used soon.
+    /// The working set by the kernel's LRU lists. Those of the multi-gen LRU do not show it: there all file pages count, since
+    /// unseen accesses count as use. The cache of a tenant that has been idle for long will not be used soon.
     #[must_use]
     pub fn working_set(&self, multi_gen: bool, now: Instant) -> WorkingSet {
         let idle_for = self.idle_for(now);
@@ -326,9 +326,9 @@ impl MemorySampler {
         }
     }
 
-    /// File pages that it had at its first sample, and that nothing it has paged in since has replaced: whether they are
-    /// used shows when its accesses have been observed for [`MIN_OBSERVATION`], or where they are not, after that time.
-    /// Then it is 0. `working_set` is its working set as far as it is known now.
+    /// File pages from its first sample that its page-ins since have not replaced. Whether they are used is known after their
+    /// accesses have been observed for [`MIN_OBSERVATION`], or after the same time without observation. Then this is 0.
+    /// `working_set` is its working set as far as it is known now.
     #[must_use]
     pub fn unseen(&self, working_set: &WorkingSet, now: Instant) -> u64 {
         let Some(first) = &self.first else {
@@ -345,13 +345,13 @@ impl MemorySampler {
         first.file.saturating_sub(replaced).min(self.file)
     }
 
-    /// File pages that it has paged in lately, decaying, bytes.
+    /// File pages paged in recently, decaying, bytes.
     #[must_use]
     pub fn paged_in_lately(&self, now: Instant) -> u64 {
         self.page_ins.recent(now)
     }
 
-    /// Memory that was swapped out of it lately, and swapped in again, decaying, bytes.
+    /// Memory swapped out of it recently, and swapped in again, decaying, bytes.
     #[must_use]
     pub fn swapped(&self, now: Instant) -> (u64, u64) {
         (self.swapped_out.recent(now), self.swapped_in.recent(now))
@@ -376,15 +376,14 @@ impl MemorySampler {
     }
 }
 
-/// All file pages that a cgroup has paged in, less those of deleted files, bytes: its file pages on LRU lists and what was
-/// reclaimed since it was made. Reclaim of file pages alone does not change this sum; what was swapped out has to be
-/// taken off it.
+/// All page-ins of a cgroup, less those of deleted files, bytes: its file pages on LRU lists, and the pages reclaimed since it
+/// was created. Reclaim of file pages does not change this sum; swapped-out memory has to be subtracted.
 #[must_use]
 fn paged_in(stat: &MemoryStat) -> u64 {
     stat.file_lru() + stat.pgsteal * PAGE_SIZE
 }
 
-/// The values set for a cgroup, bytes; `u64::MAX` is no limit. Without a file, as without the memory controller, nothing is
+/// The values set for a cgroup, bytes; `u64::MAX` is no limit. Without the files, as without the memory controller, nothing is
 /// set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
@@ -443,7 +442,7 @@ pub(super) struct DecayingCount {
 }
 
 impl DecayingCount {
-    /// Takes the counter's value. One that is below an earlier value, such as an estimate, counts as no growth.
+    /// Records the counter's value. A value below an earlier one, such as an estimate, counts as no growth.
     pub(super) fn record(&mut self, value: u64, now: Instant) {
         let Some((before, _)) = self.last else {
             self.last = Some((value, now));
@@ -453,7 +452,7 @@ impl DecayingCount {
         self.last = Some((value.max(before), now));
     }
 
-    /// The growth lately.
+    /// The recent growth.
     pub(super) fn recent(&self, now: Instant) -> u64 {
         self.last.map_or(0, |(_, at)| {
             to_u64(self.recent * COST_HALF_LIFE.decay(now.saturating_duration_since(at)))

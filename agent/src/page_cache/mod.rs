@@ -1,22 +1,20 @@
 //! Division of the page cache by weight.
 //!
-//! Measuring: [`MemorySampler`] samples the counters of each tenant, [`Reuse`] its reuse times, `system_memory`
-//! the host's memory, `unmanaged` the memory in no managed cgroup; [`Handover`] has the working sets that the agent before this one knew. A
+//! Measuring: [`MemorySampler`] samples each tenant's counters, [`Reuse`] its reuse times, `system_memory` the host's memory,
+//! and `unmanaged` the memory outside managed cgroups. [`Handover`] has the working sets that the previous agent knew. A
 //! [`Snapshot`](crate::model::Snapshot) is all of it at one moment.
 //!
-//! Planning: pure functions of a snapshot. They read no clock and do no I/O, so a table of cases tests each.
-//! [`Entitlements`] divides the page cache by weight. The planners compare that with what tenants hold, and return intents,
-//! each with the facts that led to it.
+//! Planning: pure functions of a snapshot. They read no clock and do no I/O, so tables of cases test them. [`Entitlements`]
+//! divides the page cache by weight. The planners compare entitlements with usage, and return intents with their reasons.
 //!
 //! | planner | decides | source |
 //! |---|---|---|
 //! | [`plan_reclaim`](reclaim::plan_reclaim) | which tenants give back file pages, and how many | Justitia, section III-B3 |
 //! | [`plan_anonymous`](reclaim::plan_anonymous) | from which tenant cold anonymous memory is swapped out, and how much | as the kernel's own reclaim would |
-//! | [`plan_slab`](slab::plan_slab) | whose reclaimable slab shrinks | Linux Symposium 2010, 5.2 |
+//! | [`plan_slab`](slab::plan_slab) | which tenants' reclaimable slab shrinks | Linux Symposium 2010, 5.2 |
 //! | [`plan_protection`] | `memory.low` of every tenant | Justitia, section III-B3, through the kernel's own reclaim |
 //!
-//! Acting: [`reclaim`] asks the kernel to reclaim, in threads of its own; [`protection`] writes `memory.low` through
-//! the knob store.
+//! Acting: [`reclaim`] requests reclaim in threads of its own; [`protection`] writes `memory.low` through the knob store.
 
 mod entitlements;
 pub(crate) mod handover;

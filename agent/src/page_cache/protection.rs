@@ -1,4 +1,4 @@
-//! `memory.low` of every tenant: planned, and written through the knob store, never against another writer.
+//! `memory.low` of every tenant: planned, and written through the knob store, unless another writer has set it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,11 +23,11 @@ mod tests;
 /// Set `memory.low` of one cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LowIntent {
-    /// Which tenant.
+    /// The tenant.
     pub key: Key,
     /// The new value in bytes, a multiple of the page size.
     pub low: u64,
-    /// The facts behind it.
+    /// Its reason.
     pub reason: ProtectionReason,
 }
 
@@ -45,12 +45,12 @@ pub(crate) const MIN_DEADBAND: u64 = 1 << 20;
 /// The value divided by this is its deadband.
 pub(crate) const DEADBAND: u64 = 32;
 
-/// The intents for all tenants whose `memory.low` is further from its goal than the deadband, parents first, since a
-/// child's protection only counts under its parent's. `lows` are the knobs, indexed like the tenants; `None` for one that
-/// is not the agent's to write.
+/// The intents for all tenants whose `memory.low` is further from its goal than the deadband, parents first, since a child's
+/// protection only counts under its parent's. `lows` are the knobs, indexed like the tenants; `None` for one that the agent
+/// must not write.
 ///
 /// The kernel caps a child's protection by every ancestor's (Documentation/admin-guide/cgroup-v2.rst, "Memory Interface
-/// Files"), so an inner node gets the sum of its children's, or what its operator has set, if that is more.
+/// Files"). So an inner node gets the sum of its children's, or its operator's value if that is more.
 #[must_use]
 pub fn plan_protection(
     snapshot: &Snapshot,
@@ -65,8 +65,7 @@ pub fn plan_protection(
         },
         |id, tenant, mut sum| {
             if !tenants.is_leaf(id) {
-                // The kernel spreads what no child claims of it over what is charged to the node itself (cgroup-v2.rst,
-                // memory_recursiveprot).
+                // The kernel gives the part that no child claims to the node's own pages (cgroup-v2.rst, memory_recursiveprot).
                 sum.protected += entitlements.orphaned[id.index()];
                 return sum;
             }
@@ -91,28 +90,28 @@ pub fn plan_protection(
     intents.collect()
 }
 
-/// The most knobs that are written in one tick; the others wait for the next. Each takes a journal entry, a read and a
-/// write of the knob.
+/// The most knobs written in one tick; the others wait for the next. Each takes a journal entry, a read and a write of the
+/// knob.
 const MAX_WRITES: usize = 64;
 
-/// Writes `memory.low`, or, in observe mode, records the values that it would have written.
+/// Writes `memory.low`. In observe mode it records the values instead.
 #[derive(Debug, Default)]
 pub struct ProtectionController {
     /// In observe mode: the values that it would have written, bytes.
     pub(super) would_apply: HashMap<CgroupId, u64>,
     /// Why each `memory.low` of ours has its value.
     pub(super) reasons: HashMap<CgroupId, ProtectionReason>,
-    /// Cgroups whose operator's value was raised once. If somebody writes another one then, that stays.
+    /// Cgroups whose operator's value was raised once. A value that another writer sets after that stays.
     pub(super) raised: HashSet<CgroupId>,
-    /// How many ticks there were.
+    /// The number of ticks.
     ticks: u64,
-    /// In which of them each `memory.low` was written last.
+    /// The tick of the last write of each `memory.low`.
     written: HashMap<CgroupId, u64>,
 }
 
 impl ProtectionController {
-    /// One tick: writes each `memory.low` that should change, at most `MAX_WRITES` at once, those that have waited longest first. Returns what
-    /// was done. Without a store it only records what it would write.
+    /// One tick: writes each `memory.low` that should change, at most `MAX_WRITES`, those with the longest wait first. Returns
+    /// the changes. Without a store it only records them.
     pub fn tick(
         &mut self,
         mut store: Option<&mut KnobStore>,
@@ -126,7 +125,7 @@ impl ProtectionController {
             .map(|tenant| self.low(store.as_deref(), cgroups, tenant.key))
             .collect();
         // A delegatee may create any number of cgroups: its knobs are written after the others. Parents are still written
-        // before their children, since below a delegated cgroup all cgroups are delegated.
+        // before their children: below a delegated cgroup all cgroups are delegated.
         let mut intents = plan_protection(snapshot, entitlements, &lows);
         intents.sort_by_cached_key(|intent| {
             let id = intent.key.cgroup();
@@ -147,8 +146,8 @@ impl ProtectionController {
             .collect()
     }
 
-    /// A tenant's `memory.low`; `None` if it may not be written. What an operator has set stays, but on an inner cgroup: the
-    /// kernel caps what its children have by it, so that it may have to be raised.
+    /// A tenant's `memory.low`; `None` if it may not be written. An operator's value stays, except on an inner cgroup: it caps
+    /// the children's protection, so it may have to be raised.
     fn low(&self, store: Option<&KnobStore>, cgroups: &CgroupTree, key: Key) -> Option<Low> {
         let Key::Cgroup(id) = key else { return None };
         let node = cgroups.get(id)?;
@@ -208,7 +207,7 @@ impl ProtectionController {
                     self.raised.insert(id);
                 }
                 Ok(None) => {}
-                // Written after the last events were read, before our first write.
+                // It was written after the last events were read, and before our first write.
                 Ok(Some(found)) => {
                     let (applied, by) = (None, written_by(store, id, knob));
                     return marked(Rule::ExternalWrite { found, applied, by });
@@ -244,7 +243,7 @@ impl ProtectionController {
         }
     }
 
-    /// Why a knob has the value that we have written, or would write; `None` if it is not ours.
+    /// The reason of our value in a knob, or of the value that we would write; `None` if the knob is not ours.
     #[must_use]
     pub fn reason(&self, id: CgroupId, knob: Knob) -> Option<Reason> {
         let reason = self.reasons.get(&id).filter(|_| knob == Knob::MemoryLow)?;
@@ -259,7 +258,7 @@ impl ProtectionController {
     }
 }
 
-/// A `memory.low` could not be written: it is tried again, or it was given up.
+/// The decision after a failed write of `memory.low`: it is retried, or was given up.
 fn not_written(store: &KnobStore, key: Key, tenant: &str, error: &str) -> Option<Decided> {
     let knob = Knob::MemoryLow;
     let Key::Cgroup(id) = key else { return None };
@@ -287,7 +286,7 @@ fn log_raised(tenant: &str, operators: u64, low: u64) {
     );
 }
 
-/// A `memory.low` was written, or would have been.
+/// The decision to change a `memory.low`, written or not.
 fn changed(from: u64, intent: &LowIntent) -> Decided {
     let action = Action::Set {
         knob: Knob::MemoryLow.to_string(),
@@ -297,14 +296,14 @@ fn changed(from: u64, intent: &LowIntent) -> Decided {
     Decided::new(intent.key, action, Rule::Protection(intent.reason))
 }
 
-/// A knob is external from now on.
+/// The decision that a knob is external from now on.
 pub fn marked_external(id: CgroupId, knob: Knob, rule: Rule) -> Decided {
     let knob = knob.to_string();
     Decided::new(Key::Cgroup(id), Action::MarkExternal { knob }, rule)
 }
 
-/// Marks a `memory.low` that we have not written as external if it holds anything but `expected` bytes, or 0, or what an earlier agent has
-/// left, or what its operator has had us take; returns its value then.
+/// Marks a `memory.low` that we have not written as external, and returns its value. Exceptions are `expected` bytes, 0, an
+/// earlier agent's value, and a value that its operator had us take.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -328,8 +327,8 @@ pub(super) fn mark_external_unless(
     Ok(Some(found))
 }
 
-/// Logs that a knob is external. A delegatee can create cgroups and write their knobs without end: its knobs are logged at
-/// the level of debug. `what`: our value, what was found, and who wrote it.
+/// Logs that a knob is external. A delegatee can create cgroups and write their knobs without end, so its knobs are logged at
+/// debug level. `what`: our value, the found value, and its writer.
 pub(super) fn log_external(node: &Node, tenant: &str, knob: Knob, what: [&str; 3]) {
     let message = "external: another writer has set it";
     let [applied, found, by] = what;
@@ -340,17 +339,17 @@ pub(super) fn log_external(node: &Node, tenant: &str, knob: Knob, what: [&str; 3
     }
 }
 
-/// Who wrote an external knob, if that is known.
+/// The writer of an external knob, if known.
 pub fn written_by(store: &KnobStore, id: CgroupId, knob: Knob) -> Option<String> {
     let by = store.external_by(id, knob);
     (!by.is_empty()).then(|| by.to_owned())
 }
 
-// When cgroups come and go, and when knobs are written.
+// Created and removed cgroups, and written knobs.
 
 impl ProtectionController {
-    /// A cgroup was created. A `memory.low` that it has already belongs to its operator or its delegatee, if not to an earlier agent: of
-    /// that the value before its first write counts, which is restored as soon as possible.
+    /// A cgroup was created. A `memory.low` that it already has is its operator's, its delegatee's or an earlier agent's. For
+    /// the latter the value before that agent's first write counts, and is restored as soon as possible.
     pub fn on_cgroup_added(store: &mut KnobStore, cgroups: &mut CgroupTree, id: CgroupId) {
         let Some(node) = cgroups.get_mut(id) else {
             return;
@@ -387,11 +386,11 @@ impl ProtectionController {
         self.written.remove(&id);
     }
 
-    /// A knob was written, possibly by us. If another writer has set it, it is external from now on, and its `memory.low`
-    /// is returned, bytes.
+    /// A knob was written, possibly by us. If another writer has set it, it is external from now on, and its `memory.low` is
+    /// returned, bytes.
     ///
     /// # Errors
-    /// If it cannot be read. For lack of a file descriptor or of memory nothing is known then: it has to be read again.
+    /// If it cannot be read. Without a free file descriptor or memory nothing is known then: it must be read again.
     pub fn on_knob_written(
         &mut self,
         store: Option<&mut KnobStore>,

@@ -1,4 +1,4 @@
-//! Miss-ratio curves of tenants from their sampled accesses, and the working sets that follow from them.
+//! Miss-ratio curves of tenants from their sampled accesses, and the working sets derived from them.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -21,7 +21,7 @@ use crate::monitor::{DueQueue, thread_cpu};
 #[cfg(test)]
 mod tests;
 
-/// The probes' counts of one tenant by now.
+/// The probes' current counts of one tenant.
 #[derive(Clone, Debug)]
 pub struct ReuseCounts {
     /// Reuse times.
@@ -32,12 +32,12 @@ pub struct ReuseCounts {
     pub live: u64,
     /// The fraction of their pages that these blocks need in memory, above 0 and up to 1.
     pub touched: f64,
-    /// For each set of the sampler that is full: how far back an earlier access would be known, in accesses.
+    /// For each full set of the sampler: how far back it remembers accesses, in accesses.
     pub lookbacks: Vec<u64>,
 }
 
 impl Default for ReuseCounts {
-    /// Of nothing that is live: blocks count whole.
+    /// Nothing is live: blocks count whole.
     fn default() -> Self {
         Self {
             reuse: ReuseTimes::default(),
@@ -52,11 +52,11 @@ impl Default for ReuseCounts {
 /// A sampled block is live if it is among this many of the tenant's latest accesses.
 pub const RECENT_ACCESSES: u64 = 1 << 20;
 
-/// A margin that is added to the size that the curve shows, as a fraction of it. Reuse times are known to an eighth, and a thousand
-/// sampled blocks tell the size of a set to 3 %. For a loop, a cache that is slightly too small is of no use at all.
+/// A margin added to the curve's size, as a fraction of it. Reuse times are known to an eighth, and a thousand sampled blocks
+/// tell the size of a set to 3 %. For a loop, a cache that is slightly too small is of no use at all.
 const MARGIN: f64 = 0.125;
 
-/// The status leaves out points of the curve that change the miss ratio by less.
+/// The status omits points of the curve that change the miss ratio by less.
 const STEP: f64 = 0.01;
 /// The status has no curve below this many accesses a second.
 const MIN_RATE: f64 = 0.01;
@@ -72,14 +72,14 @@ pub struct Reuse {
     shift: u32,
     /// Blocks.
     working_set: f64,
-    /// When it last used its working set.
+    /// The last use of its working set.
     used_at: Option<Instant>,
     /// For how long its counts have not decayed.
     rested: Duration,
 }
 
 impl Reuse {
-    /// Sampled from `now` on. The tenant's cache holds `held` bytes.
+    /// Starts at `now`. The tenant's cache holds `held` bytes.
     #[must_use]
     pub fn new(now: Instant, held: u64) -> Self {
         Self {
@@ -124,15 +124,15 @@ impl Reuse {
         (self.before, self.at) = (counts, now);
         self.curve = MissRatioCurve::of(&self.recent);
         self.working_set = self.curve.working_set(to_f64(capacity)) * (1.0 + MARGIN);
-        // As many accesses as there are blocks in its working set within the time that a block is kept for one read.
+        // As many accesses as its working set has blocks, within the time that a block is kept for one read.
         let accesses = to_f64(new.accesses) * BREAK_EVEN.as_secs_f64();
         if new.accesses > 0 && accesses >= self.working_set * elapsed.as_secs_f64() {
             self.used_at = Some(now);
         }
     }
 
-    /// For how long it had not used its working set when its counts were last read; `None` if it never did. Less than one
-    /// access to each block in [`BREAK_EVEN`], such as a health check's, is no use of the set.
+    /// How long it had not used its working set when its counts were last read; `None` if it never did. Less than one access
+    /// per block in [`BREAK_EVEN`], such as a health check's, is no use of the set.
     #[must_use]
     pub fn idle_for(&self) -> Option<Duration> {
         self.used_at
@@ -148,7 +148,7 @@ impl Reuse {
     /// The curve for the status; `None` while nothing is accessed.
     #[must_use]
     pub fn status(&self) -> Option<CurveStatus> {
-        // A steady rate of 1 a second adds up to this, as counts decay.
+        // A steady rate of 1 a second sums up to this, as counts decay.
         let seconds = HALF_LIFE.mean_life().as_secs_f64();
         let accesses = self.curve.accesses() / seconds * HALF_LIFE.decay(self.rested);
         let bytes = |blocks: f64| to_u64(blocks * block(&self.before));
@@ -179,19 +179,19 @@ fn block(counts: &ReuseCounts) -> f64 {
     to_f64(BLOCK) * counts.touched
 }
 
-// Which tenants' accesses are sampled, and reading the samples at a bounded cost.
+// Chooses the tenants whose accesses are sampled, and reads the samples at a bounded cost.
 
-/// How often the sampled tenants are chosen.
+/// The period of choosing the sampled tenants.
 const CHOOSE_PERIOD: Duration = Duration::from_secs(1);
-/// A tenant that holds fewer file pages is not sampled, bytes.
+/// A tenant with fewer file pages is not sampled, bytes.
 const MIN_FILE: u64 = 1 << 20;
-/// How often the counts of a tenant that accesses its cache are read.
+/// The period of reading the counts of a tenant that accesses its cache.
 const MIN_PERIOD: Duration = Duration::from_secs(1);
-/// How often those of a quiet tenant are read: its counts decay.
+/// The period of reading those of a quiet tenant: its counts decay.
 const MAX_PERIOD: Duration = Duration::from_secs(10);
-/// The fraction of one CPU that this may take. Where it takes more, it is done less often.
+/// The limit for the CPU time of this, as a fraction of one CPU. Beyond it, it is done less often.
 const MAX_CPU: f64 = 0.005;
-/// The most CPU time at once, so as not to hold up the loop.
+/// The most CPU time at once, so that the loop is not delayed.
 const MAX_SLICE: Duration = Duration::from_millis(1);
 
 /// A tenant whose accesses are sampled.
@@ -208,9 +208,9 @@ struct SampledTenant {
 #[derive(Debug, Default)]
 pub struct ReuseSampler {
     tenants: HashMap<CgroupId, SampledTenant>,
-    /// Curves that no tenant has, of those below `used`.
+    /// Free curves below `used`.
     free: Vec<usize>,
-    /// Curves that were ever used.
+    /// The number of curves ever used.
     used: usize,
     due: DueQueue,
     chosen_at: Option<Instant>,
@@ -219,8 +219,8 @@ pub struct ReuseSampler {
 }
 
 impl ReuseSampler {
-    /// Chooses tenants and reads counts, as far as that is due and its cost allows. `capacity` is the page cache that can
-    /// be divided, bytes.
+    /// Chooses tenants and reads counts, when due and as its cost allows. `capacity` is the page cache that can be divided,
+    /// bytes.
     pub fn sample(
         &mut self,
         probes: &mut IoProbes,
@@ -247,14 +247,14 @@ impl ReuseSampler {
         self.resumes_at = Some(now + spent().div_f64(MAX_CPU));
     }
 
-    /// A tenant's working set by its accesses; `None` where they are not sampled.
+    /// A tenant's working set by its accesses; `None` if they are not sampled.
     #[must_use]
     pub fn working_set(&self, id: CgroupId) -> Option<WorkingSet> {
         self.get(id).map(Reuse::working_set)
     }
 
-    /// For how long a tenant had not used its working set when its counts were last read; `None` where its accesses are not
-    /// sampled, or it never did.
+    /// How long a tenant had not used its working set when its counts were last read; `None` if its accesses are not sampled,
+    /// or it never did.
     #[must_use]
     pub fn idle_for(&self, id: CgroupId) -> Option<Duration> {
         self.get(id).and_then(Reuse::idle_for)
@@ -309,8 +309,8 @@ impl ReuseSampler {
         self.request(probes, &requests);
     }
 
-    /// Gives a tenant, whose cache holds `held` bytes, a curve. Returns the curve and the sampling rate, as the power of two
-    /// of which one block is sampled.
+    /// Gives a curve to a tenant whose cache holds `held` bytes. Returns the curve and the sampling rate, one block in 2 to the
+    /// power of the number.
     fn start(
         &mut self,
         probes: &mut IoProbes,
@@ -380,22 +380,22 @@ impl ReuseSampler {
     }
 }
 
-/// What a cgroup has accessed itself so far; `None` before its first access, and where that cannot be read now.
+/// The number of a cgroup's own accesses so far; `None` before its first access, or if it cannot be read now.
 fn block_accesses(probes: &IoProbes, id: CgroupId) -> Option<u64> {
     let counters = probes.counters_of(id)?;
     Some(counters.block_accesses)
 }
 
-/// Whether all accesses of a tenant are its cgroup's own. Those of cgroups below it that are no tenants count for its curve, but
-/// not for its own counter: of threaded ones, in which libvirt keeps the threads of a virtual machine, of others without the
-/// memory controller, and of those that are excluded or not tracked.
+/// Whether a tenant's cgroup makes all its accesses. Accesses of cgroups below it that are no tenants count for its curve, but
+/// not for its own counter. These are threaded cgroups, in which libvirt keeps the threads of a virtual machine; cgroups
+/// without the memory controller; and excluded or untracked ones.
 fn is_alone(cgroup: &Cgroup) -> bool {
     matches!(cgroup.descendants(), Ok(0))
 }
 
-/// A tenant's accesses since they are sampled. Its cgroup's own counter tells them where it [is alone](is_alone); else the
-/// sampled accesses tell, each for as many as it stands for. The counter includes accesses from before, and a cgroup that
-/// loses the memory controller for a moment begins with a new one: so what is added up is the growth of either.
+/// A tenant's accesses since sampling began. The cgroup's own counter gives them if the cgroup [is alone](is_alone); else the
+/// sampled accesses do, scaled by the sampling rate. The counter includes earlier accesses, and starts anew if a cgroup loses
+/// the memory controller for a moment. So the growths of either are summed up.
 #[derive(Debug)]
 struct AccessCount {
     all: u64,
@@ -404,7 +404,7 @@ struct AccessCount {
 }
 
 impl AccessCount {
-    /// Of a cgroup that has accessed `of_itself` before.
+    /// For a cgroup that has made `of_itself` accesses before.
     const fn new(of_itself: Option<u64>) -> Self {
         Self {
             all: 0,
@@ -413,8 +413,8 @@ impl AccessCount {
         }
     }
 
-    /// Takes over what the cgroup has accessed itself, if that is known and all, and what its curve has `sampled`. Returns all
-    /// accesses.
+    /// Records the cgroup's own accesses, if they are known and all, and the accesses `sampled` by its curve. Returns the sum
+    /// of all accesses.
     fn record(&mut self, of_itself: Option<u64>, sampled: u64) -> u64 {
         let grown = of_itself.zip(self.of_itself);
         let grown = grown.and_then(|(now, before)| now.checked_sub(before));
@@ -425,7 +425,7 @@ impl AccessCount {
     }
 }
 
-/// Reads what a curve has counted; all accesses are not among that.
+/// Reads a curve's counts; without the number of all accesses.
 fn read_counts(probes: &IoProbes, curve: usize) -> Option<ReuseCounts> {
     let reuse = probes.reuse(curve).ok()?;
     let mut times = ReuseTimes {
@@ -444,15 +444,15 @@ fn read_counts(probes: &IoProbes, curve: usize) -> Option<ReuseCounts> {
     })
 }
 
-/// Which tenants begin to be sampled, and which end.
+/// The tenants whose sampling starts and stops.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Change {
     stop: Vec<CgroupId>,
     start: Vec<CgroupId>,
 }
 
-/// Chooses the tenants that hold most, as long as there are curves. `holders` are the tenants with their file pages in
-/// bytes. One that is sampled loses its curve only to another that holds twice as much.
+/// Chooses the tenants with the most file pages, up to the number of curves. `holders` are the tenants with their file pages in
+/// bytes. A sampled tenant loses its curve only to one that holds twice as much.
 fn choose(holders: &[(CgroupId, u64)], sampled: &HashSet<CgroupId>, curves: usize) -> Change {
     let rank = |id: &CgroupId, file: u64| {
         if sampled.contains(id) {

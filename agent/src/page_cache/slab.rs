@@ -1,9 +1,9 @@
 //! The cap of reclaimable slab: "Page/Slab Cache Control in a Virtualized Environment" (Linux Symposium 2010), 5.2.
 //!
-//! No interface shrinks slab alone. Every reclaim shrinks it by the part of the lists that is scanned, times
-//! `vm.vfs_cache_pressure` in per cent (`vfs_pressure_ratio` in fs/super.c and fs/dcache.c). So while slab is above its cap that
-//! is raised, and a little is reclaimed from the tenants whose slab is above their share of the cap: file pages of some
-//! hundred KiB, and much slab.
+//! No interface shrinks slab alone. Every reclaim shrinks slab by the scanned part of the lists, times `vm.vfs_cache_pressure`
+//! in per cent (`vfs_pressure_ratio` in fs/super.c and fs/dcache.c). While slab is above its cap, the agent raises that knob,
+//! and reclaims a little from the tenants whose slab exceeds their share of the cap. This frees some hundred KiB of file pages,
+//! and much slab.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,30 +19,30 @@ use crate::model::{Key, Snapshot};
 use crate::status::decision_log::Decided;
 
 const KNOB: Knob = Knob::VfsCachePressure;
-/// While slab is above its cap, per cent. One request frees a twentieth of a cgroup's slab then; with 1000, and MGLRU, too little
-/// for a crawler (docs/results/vms.md).
+/// The value while slab is above its cap, per cent. One request then frees a twentieth of a cgroup's slab. 1000 frees too
+/// little of a crawler's with MGLRU (docs/results/vms.md).
 const RAISED: &str = "10000";
-/// It is lowered again once slab is below the cap by one part in so many.
+/// It is restored once slab is below the cap by one part in this many.
 const BELOW: u64 = 8;
-/// A tenant with less is left alone, bytes.
+/// A tenant with less slab is left alone, bytes.
 const MIN_SLAB: u64 = 256 << 10;
 /// Bytes of file pages that one request asks for: the least that the kernel reclaims at once.
 pub(crate) const NUDGE: u64 = 128 << 10;
-/// A tenant with fewer clean file pages is left to the kernel's own reclaim, bytes: where it finds none of those, one request
-/// drops all slab of the cgroup.
+/// A tenant with fewer clean file pages is left to the kernel's own reclaim, bytes: without clean file pages, one request drops
+/// all slab of the cgroup.
 const MIN_FILE: u64 = 8 * NUDGE;
 
-/// After so many requests it is judged whether a tenant's slab shrinks.
+/// A tenant's slab is compared after this many requests.
 const JUDGED: u32 = 8;
-/// The pause after requests in vain; doubled each time.
+/// The first pause after requests in vain; each further one is twice as long.
 const PAUSE_LEAST: Duration = Duration::from_secs(1);
-/// The longest one.
+/// The longest pause.
 const PAUSE_MOST: Duration = Duration::from_secs(60);
 
-/// What a tenant's requests came to.
+/// The effect of a tenant's requests.
 #[derive(Clone, Copy, Debug)]
 struct Effort {
-    /// Its slab before the first of them, bytes.
+    /// Its slab before the first request, bytes.
     slab: u64,
     requests: u32,
     pause: Duration,
@@ -52,16 +52,16 @@ struct Effort {
 /// Slab against its cap. Bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlabPlan {
-    /// Reclaimable slab that there may be.
+    /// The cap of reclaimable slab.
     pub cap: u64,
-    /// Reclaimable slab that there is.
+    /// Reclaimable slab.
     pub held: u64,
-    /// Whose is above their share of what there is to be in the end, and can be shrunk.
+    /// Tenants above their share of the goal that can be shrunk.
     pub above: Vec<(Key, SlabReason)>,
 }
 
-/// Divides what slab is to shrink to, once it is above its cap, by weight; `None` without a cap. Nothing of slab counts as
-/// used.
+/// Divides the goal of slab by weight, and finds tenants above their shares while slab is above the goal; `None` without a cap.
+/// No slab counts as used.
 #[must_use]
 pub fn plan_slab(snapshot: &Snapshot, policy: &Policy) -> Option<SlabPlan> {
     let cap = policy.slab_cap(&snapshot.memory)?;
@@ -120,13 +120,13 @@ impl Effort {
 /// Raises `vm.vfs_cache_pressure` while slab is above its cap.
 #[derive(Debug)]
 pub struct SlabController {
-    /// The knobs of the machine are kept under it.
+    /// The root cgroup: the knob store keeps the machine's knobs under it.
     root: Cgroup,
-    /// Slab has been above its cap, and not well below it since.
+    /// Whether slab exceeded its cap, and has not fallen well below it since.
     over: bool,
-    /// The knob is left as it is, for a reason that was told.
+    /// Whether the knob is left alone, for a reported reason.
     left: bool,
-    /// Why it was raised last.
+    /// The reason of the last raise.
     reason: Option<SlabReason>,
     efforts: BTreeMap<Key, Effort>,
 }
@@ -144,8 +144,8 @@ impl SlabController {
         }
     }
 
-    /// Of these tenants those of which something is to be reclaimed now. Slab that is in use, or too little for a batch of the
-    /// kernel's shrinkers, does not shrink: requests that take more file pages of a tenant than slab are in vain, and pause.
+    /// The tenants from which something is reclaimed now. Slab that is in use, or too little for a batch of the kernel's
+    /// shrinkers, does not shrink. Requests that free more file pages of a tenant than slab are in vain: then it pauses.
     pub fn due(&mut self, above: Vec<(Key, SlabReason)>, now: Instant) -> Vec<(Key, SlabReason)> {
         self.efforts
             .retain(|key, _| above.iter().any(|(other, _)| other == key));
@@ -171,20 +171,20 @@ impl SlabController {
     /// The operator has the agent take `vm.vfs_cache_pressure`.
     ///
     /// # Errors
-    /// Why the agent does not write it all the same.
+    /// Why the agent still does not write it.
     pub fn take(&mut self) -> Result<(), String> {
         machine_setting(&self.root, KNOB)?;
         self.left = false;
         Ok(())
     }
 
-    /// Why it was raised last.
+    /// The reason of the last raise.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         self.reason.map(|reason| Rule::Slab(reason).into())
     }
 
-    /// One tick: raises it, or restores it. Without a store it only says what it would do. Without a cap there is no plan.
+    /// One tick: raises or restores the knob. Without a store it only returns the decision. Without a cap there is no plan.
     pub fn tick(&mut self, store: Option<&mut KnobStore>, plan: Option<&SlabPlan>) -> Vec<Decided> {
         let was = self.over;
         self.over = plan.is_some_and(|plan| match was {
@@ -235,7 +235,7 @@ impl SlabController {
             Ok(WriteOutcome::Written | WriteOutcome::Reapplied { .. }) => true,
             Ok(_) => false,
             Err(error) => {
-                // For want of something at this moment it is tried again.
+                // It is retried if only a resource was lacking.
                 if !store.may_write(id, KNOB) {
                     tracing::warn!("slab: {KNOB} is left as it is: {error}");
                     self.left = true;
@@ -276,7 +276,7 @@ mod tests {
     /// The kernel's default, per cent.
     const USUAL: &str = "100";
 
-    /// Of slab and clean file pages, MiB.
+    /// A tenant with this slab and these clean file pages, MiB.
     fn tenant(id: u64, weight: u64, slab: u64, file: u64) -> Tenant {
         Tenant {
             slab: slab * MIB,
@@ -310,9 +310,9 @@ mod tests {
     #[test]
     fn the_cap_is_divided_by_weight_and_only_what_is_above_it_shrinks() {
         assert_eq!(shrunk(vec![tenant(1, 100, 43, 10)]), []);
-        // An eighth below the cap are 43.75 MiB.
+        // An eighth below the cap is 43.75 MiB.
         assert_eq!(shrunk(vec![tenant(1, 100, 44, 10)]), [(1, 43)]);
-        // The second stays within its half, the first gets what that leaves.
+        // The second stays within its half, the first gets the remainder.
         let two = vec![tenant(1, 100, 90, 10), tenant(2, 100, 5, 10)];
         assert_eq!(shrunk(two), [(1, 38)]);
         let three = vec![
@@ -345,7 +345,7 @@ mod tests {
         std::fs::write(root.join(KNOB.file()), value).unwrap();
         let fs = CgroupFs::open_fixture(&root).unwrap();
         let (mut store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
-        // As the kernel's files, and unlike others, it holds what was written last.
+        // The file keeps the last write, as the kernel's do.
         store.write_knob = |cgroup, knob, value| {
             std::fs::write(cgroup.full_path().join(knob.file()), value).unwrap();
             Ok(())
@@ -384,7 +384,7 @@ mod tests {
         // The configuration has no cap any more.
         assert_eq!(slab.tick(Some(&mut store), None).len(), 1);
         assert_eq!(stands(dir.path()), USUAL);
-        // However the agent ends.
+        // The same when the agent ends.
         slab.tick(Some(&mut store), Some(&held(60)));
         assert_eq!(stands(dir.path()), RAISED);
         drop(store);
@@ -396,7 +396,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut slab, _store) = machine(dir.path(), USUAL);
         let begin = Instant::now();
-        // Requests in each 10 s, four ticks a second, while slab falls by so many bytes with each.
+        // Requests in each 10 s, four ticks a second, while each lowers slab by `falls` bytes.
         let mut requests = |from: u64, mib: u64, falls: u64| {
             let (mut held, mut made) = (mib * MIB, 0);
             for tick in 0..40 {
@@ -413,7 +413,7 @@ mod tests {
         assert!(requests(10, 600, 0) <= 26);
         let rest: Vec<usize> = (2..12).map(|n| requests(10 * n, 600, 0)).collect();
         assert!(rest.iter().sum::<usize>() <= 48, "{rest:?}");
-        // It shrinks again: soon it is tried as often as before.
+        // It shrinks again: soon requests are as frequent as before.
         let again: Vec<usize> = (13..22).map(|n| requests(10 * n, 600, 2 * NUDGE)).collect();
         assert!(again.last().is_some_and(|last| *last >= 36), "{again:?}");
     }
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(stands(dir.path()), "50");
         let external: Vec<_> = store.external().collect();
         assert_eq!(external, [(slab.root.id(), KNOB, "50")]);
-        // Until its operator has us take it; then it comes back each time.
+        // Until its operator has us take it; then it is restored each time.
         assert_eq!(slab.take(), Ok(()));
         assert!(store.take(&slab.root, KNOB).unwrap());
         for (mib, expected) in [(60, RAISED), (40, "50"), (60, RAISED), (40, "50")] {

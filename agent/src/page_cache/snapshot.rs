@@ -1,4 +1,4 @@
-//! From the last samples to a [`Snapshot`].
+//! Makes a [`Snapshot`] of the last samples.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,8 +16,8 @@ use crate::model::{Key, MAX_RECLAIM_CHILDREN, Memory, Snapshot, Tenant};
 use crate::monitor::Monitor;
 
 impl Monitor {
-    /// The state as last sampled. `reclaim_in_flight` is reclaim that was requested and has not finished, bytes. `exempt`
-    /// tells which tenants must not be reclaimed from now, beyond the reasons that the monitor knows itself.
+    /// The state as last sampled. `reclaim_in_flight` is requested reclaim that has not finished, bytes. `exempt` gives reasons
+    /// not to reclaim from a tenant now, beyond those that the monitor knows itself.
     pub fn snapshot(
         &mut self,
         config: &Config,
@@ -152,10 +152,10 @@ impl Monitor {
         all.min(above).min(swap).min(self.memory.swap_free())
     }
 
-    /// Fills in what depends on the children: a tenant's own pages, and its minimum, which depends on its other memory.
+    /// Fills in the values that depend on the children: a tenant's own pages, and its minimum, which depends on its other
+    /// memory.
     ///
-    /// The counters of an inner node include its descendants', but were not read at the same moment: it has at least what
-    /// they have.
+    /// The counters of an inner node include its descendants', but were read at another moment: it has at least their sum.
     fn sum_up(&self, tenants: &mut Tree<Tenant>) {
         tenants.fold_up_mut(ChildSum::add, |_, tenant, sum| {
             tenant.cache = tenant.cache.max(sum.cache);
@@ -188,7 +188,7 @@ impl Monitor {
         });
     }
 
-    /// Which orphaned pages of inner nodes are in use.
+    /// Finds the orphaned pages of inner nodes that are in use.
     fn share_orphaned(&self, tenants: &mut Tree<Tenant>, now: Instant) {
         for id in tenants.ids() {
             if let Key::Cgroup(cgroup) = tenants[id].key {
@@ -197,8 +197,8 @@ impl Monitor {
         }
     }
 
-    /// Which orphaned pages of tenant `of` are in use: by the children of `cgroup`, at the top level without one, and by
-    /// those that were removed lately and may come back.
+    /// Finds the orphaned pages of tenant `of` that are in use: by the children of `cgroup` (by top-level cgroups without one),
+    /// and by recently removed children that may come back.
     fn share_orphaned_of(
         &self,
         tenants: &mut Tree<Tenant>,
@@ -226,7 +226,7 @@ impl Monitor {
         tenants[of].orphaned_lately = lately.held.min(orphaned).max(in_use);
     }
 
-    /// The cache that a tenant uses beyond its own, bytes: the part of its working set that its reads find there.
+    /// Cache beyond its own that a tenant uses, bytes: the part of its working set that its reads find elsewhere.
     fn uncovered(&self, tenant: &Tenant, now: Instant) -> u64 {
         let Key::Cgroup(id) = tenant.key else {
             return 0;
@@ -238,8 +238,8 @@ impl Monitor {
     }
 }
 
-/// What a cgroup's minimum and its limit of swap leave holds for all that is below it. With `memory.reclaim` of a tenant for which
-/// there is no swap the kernel takes files, whatever the swappiness.
+/// Applies a cgroup's minimum and its limit of swap to all cgroups below it. Without swap space for a tenant, its
+/// `memory.reclaim` takes files whatever the swappiness.
 fn bound_swappable(tenants: &mut Tree<Tenant>) {
     for id in tenants.ids() {
         if let Some(parent) = tenants.parent(id) {
@@ -260,8 +260,8 @@ struct ChildSum {
     has_unmanaged: bool,
 }
 
-/// Whether a cgroup is all that a user has. logind makes a cgroup for each session there, so that their number is the user's to
-/// choose (systemd-logind.service(8)).
+/// Whether a cgroup is a user's slice. logind makes a cgroup in it for each session, so the user chooses their number
+/// (systemd-logind.service(8)).
 fn is_of_user(path: &Path) -> bool {
     let name = path.strip_prefix("user.slice").ok().and_then(Path::to_str);
     let uid = name.and_then(|name| name.strip_prefix("user-")?.strip_suffix(".slice"));
@@ -289,7 +289,7 @@ mod tests {
             anon,
             ..fixture::tenant(Key::Cgroup(CgroupId(id)), 100, 0)
         };
-        // Below the second is one that has more, and below that another; the last is alone.
+        // The second has a child with more, and that has a child; the last is alone.
         let mut tenants = fixture::tree([
             (None, tenant(1, 0)),
             (None, tenant(2, 50)),

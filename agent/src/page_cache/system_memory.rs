@@ -11,20 +11,20 @@ use super::entitlements::LONGEST_REACTION;
 use super::memory_sampler::DecayingCount;
 use crate::model::{COST_HALF_LIFE, Memory};
 
-/// How often values that rarely change are read: total memory, `vm.swappiness`, and watermarks while memory suffices.
+/// The period of reading values that rarely change: total memory, `vm.swappiness`, and watermarks while memory suffices.
 const SLOW_PERIOD: Duration = Duration::from_secs(10);
-/// How often the zones are read while free memory is short. On a machine with hundreds of CPUs that takes a millisecond.
+/// The period of reading the zones while free memory is short. With hundreds of CPUs that takes a millisecond.
 const ZONES_PERIOD: Duration = Duration::from_secs(1);
-/// Free memory is short below this multiple of the mark that wakes kswapd.
+/// Free memory is short below this multiple of the watermark that wakes kswapd.
 const SHORT: u64 = 4;
 /// Rates are measured over at least this time. Over less, one allocation looks like gigabytes a second.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(50);
-/// The rate of reclaim is measured over at least this time: it comes in requests of megabytes.
+/// The rate of reclaim is measured over at least this time: reclaim comes in requests of megabytes.
 const REFILL_PERIOD: Duration = Duration::from_millis(500);
 /// A rate that is not reached again halves in this time, so that a gap between two bursts does not look like their end.
 const RATE_HALF_LIFE: HalfLife = HalfLife::new(Duration::from_millis(250));
 
-/// Samples `/proc/vmstat` and its like.
+/// Samples `/proc/vmstat` and similar files.
 #[derive(Debug)]
 pub struct SystemMemory {
     proc: ProcFs,
@@ -37,17 +37,17 @@ pub struct SystemMemory {
     refaulted: DecayingCount,
     slow_at: Option<Instant>,
     zones_at: Option<Instant>,
-    /// When the measurement of the fall of free memory began, and its value then, bytes.
+    /// The start of the measurement of free memory's fall, and free memory then, bytes.
     polled: Option<(Instant, u64)>,
-    /// When the measurement of reclaim began, and the sum of the counters then, bytes.
+    /// The start of the measurement of reclaim, and the sum of the counters then, bytes.
     reclaimed: Option<(Instant, u64)>,
-    /// What this agent's reclaim of cgroups has freed since then, bytes.
+    /// Bytes that this agent's reclaim of cgroups has freed since then.
     freed_by_us: u64,
     /// How fast free memory falls, bytes per second.
     fall_rate: u64,
     /// How fast reclaim refills it, bytes per second.
     refill_rate: u64,
-    /// The longest that a reaction lately took, and when it ended.
+    /// The longest recent reaction time, and when that reaction ended.
     reaction: Option<(Duration, Instant)>,
     slab: u64,
     paged_in: u64,
@@ -55,7 +55,7 @@ pub struct SystemMemory {
 }
 
 impl SystemMemory {
-    /// The host whose `/proc` this is.
+    /// The host of this `/proc`.
     #[must_use]
     pub fn new(proc: ProcFs) -> Self {
         Self {
@@ -98,8 +98,8 @@ impl SystemMemory {
         self.polled = Some((now, free));
     }
 
-    /// Reads everything. `freed_by_us`: bytes that this agent's reclaim of cgroups has freed since the last call. The
-    /// global counters do not include it.
+    /// Reads everything. `freed_by_us`: bytes that this agent's reclaim of cgroups has freed since the last call. The global
+    /// counters do not include it.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -125,7 +125,7 @@ impl SystemMemory {
         Ok(())
     }
 
-    /// Reads the watermarks, often while free memory is short: which zones have it changes then.
+    /// Reads the watermarks, more often while free memory is short: its distribution over the zones changes then.
     fn read_zones(&mut self, now: Instant) -> Result<()> {
         let short = self.memory.free < SHORT * self.memory.high_watermark;
         let period = if short { ZONES_PERIOD } else { SLOW_PERIOD };
@@ -140,7 +140,7 @@ impl SystemMemory {
                 self.zones_at = Some(now);
                 Ok(())
             }
-            // It is opened for each reading. Without a file descriptor for it the watermarks of before will do.
+            // Each reading opens the file. Without a free file descriptor the earlier watermarks are used.
             Err(error) if self.zones_at.is_some() => {
                 tracing::debug!(%error, "the watermarks of before are used");
                 Ok(())
@@ -149,7 +149,7 @@ impl SystemMemory {
         }
     }
 
-    /// The bytes that the kernel's reclaim has freed so far, and what this agent's has since the last call.
+    /// Records the bytes that the kernel's reclaim has freed so far, and this agent's since the last call.
     fn note_reclaimed(&mut self, stolen: u64, freed_by_us: u64, now: Instant) {
         self.freed_by_us += freed_by_us;
         match self.reclaimed {
@@ -164,8 +164,8 @@ impl SystemMemory {
         self.freed_by_us = 0;
     }
 
-    /// It took so long from a sample until what the next one asked for was reclaimed. The longest counts, and halves every
-    /// [`COST_HALF_LIFE`]. One that hung would count for minutes: no more than [`LONGEST_REACTION`] is remembered.
+    /// Records the time from a sample to the end of the reclaim that the next sample requested. The longest counts, and halves
+    /// every [`COST_HALF_LIFE`]. At most [`LONGEST_REACTION`] is remembered: one that hung would count for minutes.
     pub fn note_reaction(&mut self, took: Duration, now: Instant) {
         let took = took.max(self.reaction(now)).min(LONGEST_REACTION);
         self.reaction = Some((took, now));
@@ -218,8 +218,7 @@ impl SystemMemory {
         self.slab
     }
 
-    /// What the whole host has paged in, less what was deleted: file pages on LRU lists, and those that were reclaimed,
-    /// bytes.
+    /// The page-ins of the whole host without deleted pages: file pages on LRU lists, and those that were reclaimed, bytes.
     #[must_use]
     pub const fn paged_in(&self) -> u64 {
         self.paged_in
@@ -244,7 +243,7 @@ fn decaying_peak(before: u64, used: u64, time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// As when there is no file descriptor left for it.
+    /// As without a free file descriptor.
     #[test]
     fn watermarks_that_cannot_be_read_again_stay() {
         let dir = tempfile::tempdir().unwrap();
@@ -259,7 +258,7 @@ mod tests {
         std::fs::rename(dir.path().join("zoneinfo"), dir.path().join("aside")).unwrap();
         memory.sample(begin + SLOW_PERIOD, 0).unwrap();
         assert_eq!(memory.memory(begin).high_watermark, known);
-        // Without any there is nothing to go by.
+        // Without earlier ones it is an error.
         let mut unknown = SystemMemory::new(ProcFs::open(dir.path()).unwrap());
         assert!(unknown.sample(begin, 0).is_err());
     }
@@ -298,7 +297,7 @@ mod tests {
         let later = begin + COST_HALF_LIFE.get();
         memory.note_reaction(ms(100), later);
         assert_eq!(memory.memory(later).reaction, ms(200));
-        // In a file system whose server did not answer.
+        // As of a file system whose server did not answer.
         memory.note_reaction(ms(600_000), later);
         let later = later + COST_HALF_LIFE.get();
         assert_eq!(memory.memory(later).reaction, LONGEST_REACTION / 2);
@@ -339,7 +338,7 @@ mod tests {
         Ok(())
     }
 
-    /// Plans may be 20 ms apart: a request of which all is freed in one of them is no rate.
+    /// Plans may be 20 ms apart: a request that is freed within one of them is no rate.
     #[test]
     fn reclaim_is_measured_over_half_a_second() -> Result<()> {
         let mut system = SystemMemory::new(ProcFs::open(std::path::Path::new("/proc"))?);

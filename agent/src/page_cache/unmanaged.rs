@@ -1,4 +1,4 @@
-//! The unmanaged tenant: all memory in no managed cgroup; and the kernel's features of reclaim, which decide how it can be
+//! The unmanaged tenant: all memory outside managed cgroups; and the kernel's reclaim features, which decide how it can be
 //! reclaimed.
 
 use std::path::Path;
@@ -13,22 +13,21 @@ use justitia_share::{HalfLife, Tree, Weight, num};
 use super::system_memory::SystemMemory;
 use crate::model::{Key, MAX_RECLAIM_CHILDREN, Tenant, WorkingSet};
 
-/// It counts as growing for this long after it last grew.
+/// It counts as growing for this long after its last growth.
 const GROWING: Duration = Duration::from_secs(3);
-/// Less than this is no growth, bytes.
+/// Less growth is ignored, bytes.
 const MIN_GROWTH: u64 = 4 << 20;
 /// The half-life of the peak of its file pages.
 const PEAK_HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(10));
 
-/// The pages of the root cgroup itself, of excluded cgroups, and those that cgroups right below the root left behind when
-/// they were removed.
+/// The pages of the root cgroup itself, of excluded cgroups, and of removed top-level cgroups.
 #[derive(Debug)]
 pub struct Unmanaged {
     root: Cgroup,
     reclaim: Option<UnmanagedReclaim>,
-    /// Its page-ins when it last grew, bytes.
+    /// Its page-ins at its last growth, bytes.
     paged_in: Option<u64>,
-    /// An upper bound of the file pages that its living processes read, bytes; the rest is of removed cgroups.
+    /// An upper bound of the file pages that its living processes read, bytes; the others are of removed cgroups.
     live_file: u64,
     /// The peak of its file pages, decaying, bytes.
     peak_file: u64,
@@ -40,15 +39,15 @@ pub struct Unmanaged {
 /// How to reclaim from unmanaged pages alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnmanagedReclaim {
-    /// From the root cgroup's own list, by the debugfs interface of the multi-gen LRU. That does not reach what removed
-    /// cgroups left behind.
+    /// From the root cgroup's own list, by the debugfs interface of the multi-gen LRU. It does not reach pages of removed
+    /// cgroups.
     RootLruGen,
     /// By `memory.reclaim` of the root cgroup. With the classic LRU it skips cgroups within their `memory.low`.
     RootMemoryReclaim,
 }
 
 impl UnmanagedReclaim {
-    /// The way that these features allow, if any.
+    /// The best way with these features, if any.
     fn with(features: &ReclaimFeatures) -> Option<Self> {
         if features.multi_gen {
             features.lru_gen.then_some(Self::RootLruGen)
@@ -75,7 +74,7 @@ impl Unmanaged {
         }
     }
 
-    /// Takes over features that have changed.
+    /// Adopts changed features.
     pub(crate) fn set_features(&mut self, features: &ReclaimFeatures) {
         self.reclaim = UnmanagedReclaim::with(features);
     }
@@ -92,15 +91,15 @@ impl Unmanaged {
         self.reclaim
     }
 
-    /// Whether it would count as grown, had it paged in so much. `noise` is by how much readings differ, bytes.
+    /// Whether a total of `paged_in` bytes would count as growth. `noise`: the difference between readings, bytes.
     pub(crate) fn has_grown(&self, paged_in: u64, noise: u64) -> bool {
         let least = MIN_GROWTH.max(noise);
         self.paged_in
             .is_some_and(|before| paged_in > before.saturating_add(least))
     }
 
-    /// Takes over what it has paged in by now. Where cgroups right below the root were added or removed since
-    /// (`top_level_changed`), part of that may be what they left behind, for which no living process asks.
+    /// Records its page-ins so far. If top-level cgroups were added or removed since (`top_level_changed`), part of them may be
+    /// pages of removed cgroups, which no living process uses.
     pub(crate) fn record(
         &mut self,
         paged_in: u64,
@@ -120,8 +119,8 @@ impl Unmanaged {
         }
     }
 
-    /// The tenant: what the host has and no cgroup in `tenants` does. Its weight bounds its entitlement even where it
-    /// cannot be reclaimed from; there the excess is left to the kernel's own reclaim.
+    /// The tenant: the host's memory minus that of `tenants`. Its weight bounds its entitlement even if it cannot be reclaimed
+    /// from; then its excess is left to the kernel's own reclaim.
     pub fn tenant(
         &mut self,
         memory: &SystemMemory,
@@ -203,7 +202,7 @@ pub fn lru_gen_usable() -> bool {
     LruGen::read_root(Path::new(lru_gen::PATH)).is_ok_and(|lists| !lists.is_empty())
 }
 
-/// The kernel's features on which reclaim from tenants depends.
+/// The kernel features that reclaim from tenants depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimFeatures {
     /// `memory.reclaim` exists.
@@ -230,7 +229,7 @@ impl ReclaimFeatures {
         }
     }
 
-    /// The `swappiness=` that restricts reclaim to file pages; `None` where the kernel does not take it.
+    /// The `swappiness=` that restricts reclaim to file pages; `None` if the kernel has no such argument.
     #[must_use]
     pub const fn file_only(&self) -> Option<u8> {
         if self.swappiness { Some(0) } else { None }

@@ -1,35 +1,35 @@
 //! The cap of unmapped page cache: "Page/Slab Cache Control in a Virtualized Environment" (Linux Symposium 2010), 5.1.
 //!
-//! A VM's host caches the blocks that the VM caches. With a cap (`[unmapped] max_ratio`, the paper's `min_unmapped_ratio`) the
-//! VM keeps little of what no process has mapped, and the host keeps it. Where the cap is what limits the page
-//! cache, it alone is divided by weight and use: what is mapped and what is slab stays with the tenant that holds it.
+//! A VM's host caches the same blocks as the VM. With a cap (`[unmapped] max_ratio`, the paper's `min_unmapped_ratio`) the VM
+//! keeps little unmapped page cache, and the host keeps it. If the cap limits the page cache, only the cap is divided by weight
+//! and use: mapped pages and slab stay with the tenant that holds them.
 
 use justitia_share::{Demand, Tree};
 
 use crate::model::{Key, Snapshot, Tenant};
 
-/// A cap of unmapped page cache that is smaller than what memory would allow. Bytes.
+/// A cap of unmapped page cache that is smaller than memory would allow. Bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnmappedCap {
-    /// The unmapped page cache that there may be.
+    /// The cap.
     pub cap: u64,
-    /// The unmapped page cache that there is.
+    /// The unmapped page cache.
     pub held: u64,
-    /// What of that has to be reclaimed now.
+    /// The part of it that must be reclaimed now.
     pub over: u64,
-    /// What is divided by weight and use.
+    /// The bytes divided by weight and use.
     pub room: u64,
-    /// What each tenant keeps before that: what is mapped and what is slab, its descendants' included.
+    /// The mapped pages and slab that each tenant keeps before that, its descendants' included.
     pub kept: Vec<u64>,
-    /// The sum of that at the top level.
+    /// The sum of `kept` at the top level.
     pub kept_in_all: u64,
 }
 
 impl UnmappedCap {
-    /// A cap below which `room` bytes are divided; `None` if it leaves no less cache than there is memory for, `fits` bytes.
+    /// A cap below which `room` bytes are divided. `None` if it allows at least the `fits` bytes for which there is memory.
     pub(super) fn of(snapshot: &Snapshot, cap: u64, room: u64, fits: u64) -> Option<Self> {
         let (memory, tenants) = (&snapshot.memory, &snapshot.tenants);
-        // Of the unmanaged tenant alone the kernel does not count what is mapped.
+        // Only the unmanaged tenant has no count of mapped pages in the kernel.
         let leaves = || tenants.iter().filter(|(id, _)| tenants.is_leaf(*id));
         let of_cgroups: u64 = leaves().map(|(_, tenant)| mapped(tenant)).sum();
         let all: u64 = tenants.values().map(file).sum();
@@ -56,7 +56,7 @@ impl UnmappedCap {
         })
     }
 
-    /// What tenants demand of the room: beyond what they keep.
+    /// The tenants' demands beyond what they keep.
     pub(super) fn beyond(&self, tenants: &Tree<Tenant>, demands: &Tree<Demand>) -> Tree<Demand> {
         demands.map(|id, demand| {
             let (tenant, kept) = (&tenants[id], self.kept[id.index()]);
@@ -81,7 +81,7 @@ const fn file(tenant: &Tenant) -> u64 {
     tenant.own.saturating_sub(tenant.slab)
 }
 
-/// Those that a cgroup's processes have mapped, at most: the kernel counts mapped shared memory with them.
+/// The file pages that a cgroup's processes have mapped, an upper bound: the kernel includes mapped shared memory.
 fn mapped(tenant: &Tenant) -> u64 {
     tenant.mapped.min(file(tenant))
 }

@@ -1,4 +1,4 @@
-//! Requests reclaim from tenants, takes the results, and pauses after requests that did not succeed.
+//! Requests reclaim from tenants, takes the results, and pauses after failed requests.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -23,10 +23,10 @@ use crate::status::decision_log::Decided;
 #[cfg(test)]
 mod tests;
 
-/// The sample of a tenant from which pages are reclaimed must not be older than this.
+/// The limit for the age of a tenant's sample when pages are reclaimed from it.
 const MAX_SAMPLE_AGE: Duration = Duration::from_millis(500);
 
-/// The reclaim that is planned now.
+/// The planned reclaim.
 #[derive(Debug, Default)]
 pub struct ReclaimIntents {
     /// Cache above entitlements.
@@ -36,7 +36,7 @@ pub struct ReclaimIntents {
 }
 
 impl ReclaimIntents {
-    /// The cgroups whose sample is too old to reclaim by it.
+    /// The cgroups whose samples are too old for reclaim.
     #[must_use]
     pub fn outdated(&self, monitor: &Monitor, now: Instant) -> Vec<CgroupId> {
         let excess = self.excess.iter().map(|intent| intent.key);
@@ -47,7 +47,7 @@ impl ReclaimIntents {
         outdated.filter_map(Key::cgroup).collect()
     }
 
-    /// Leaves these out.
+    /// Drops the intents for these cgroups.
     pub fn leave_out_outdated(&mut self, monitor: &Monitor, now: Instant) {
         let stays = |key: Key| !is_outdated(monitor, key, now);
         self.excess.retain(|intent| stays(intent.key));
@@ -55,7 +55,7 @@ impl ReclaimIntents {
     }
 }
 
-/// Whether a tenant's sample is too old to reclaim by it.
+/// Whether a tenant's sample is too old for reclaim.
 fn is_outdated(monitor: &Monitor, key: Key, now: Instant) -> bool {
     let node = key.cgroup().and_then(|id| monitor.cgroups.get(id));
     node.is_some_and(|node| {
@@ -69,22 +69,22 @@ fn is_outdated(monitor: &Monitor, key: Key, now: Instant) -> bool {
 struct InFlight {
     bytes: u64,
     sent: Instant,
-    /// When a shortage of free memory could have been answered last before it; `None` if it answers none.
+    /// The last time before it when a shortage of free memory could have been answered; `None` if it answers none.
     since: Option<Instant>,
-    /// Of anonymous memory.
+    /// Whether it is for anonymous memory.
     anonymous: bool,
 }
 
-/// Reclaims from tenants, or, in observe mode, says what it would reclaim.
+/// Reclaims from tenants. In observe mode it only returns the decisions.
 #[derive(Debug)]
 pub struct ReclaimController {
     /// `None` in observe mode.
     reclaimer: Option<Reclaimer>,
     features: ReclaimFeatures,
-    /// Requests that the reclaimer has.
+    /// Requests in the reclaimer.
     in_flight: HashMap<Key, InFlight>,
     backoffs: HashMap<Key, ReclaimBackoff>,
-    /// The same of anonymous memory: that the kernel finds none says nothing of files.
+    /// The same for anonymous memory: a lack of it says nothing about files.
     anonymous_backoffs: HashMap<Key, ReclaimBackoff>,
     /// Bytes reclaimed from each tenant.
     reclaimed: HashMap<Key, u64>,
@@ -94,7 +94,7 @@ pub struct ReclaimController {
 }
 
 impl ReclaimController {
-    /// With a reclaimer it reclaims; without one it only says what it would.
+    /// With a reclaimer it reclaims; without one it only returns the decisions.
     #[must_use]
     pub fn new(reclaimer: Option<Reclaimer>, features: ReclaimFeatures) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl ReclaimController {
         }
     }
 
-    /// Bytes that were requested and for which a result can be expected soon: requests that hang are left out.
+    /// Requested bytes whose result can be expected soon: without hung requests.
     #[must_use]
     pub fn in_flight(&self, now: Instant) -> u64 {
         let sent = self.in_flight.values();
@@ -126,7 +126,7 @@ impl ReclaimController {
         self.backoffs.get(&key)?.exempt(now)
     }
 
-    /// Leaves out anonymous memory that is not swapped out for now.
+    /// Excludes anonymous memory that is not swapped out for now.
     pub fn leave_out_anonymous(&self, snapshot: &mut Snapshot, now: Instant) {
         for tenant in snapshot.tenants.values_mut() {
             let backoff = self.anonymous_backoffs.get(&tenant.key);
@@ -136,7 +136,7 @@ impl ReclaimController {
         }
     }
 
-    /// Whether a request for a tenant has had no result for so long that it hangs.
+    /// Whether a request for a tenant has waited for its result so long that it hangs.
     fn hangs(&self, key: Key, now: Instant) -> bool {
         let sent = self.in_flight.get(&key);
         sent.is_some_and(|request| has_hung(request.sent, now))
@@ -148,7 +148,7 @@ impl ReclaimController {
         self.reclaimed.get(&key).copied().unwrap_or(0)
     }
 
-    /// Bytes reclaimed from all tenants that exist.
+    /// Bytes reclaimed from all existing tenants.
     #[must_use]
     pub fn reclaimed(&self) -> u64 {
         self.reclaimed.values().sum()
@@ -160,7 +160,7 @@ impl ReclaimController {
         self.errors
     }
 
-    /// Bytes freed since the last call that the machine's own counters leave out.
+    /// Bytes freed since the last call that the machine's own counters do not include.
     pub const fn take_freed(&mut self) -> u64 {
         std::mem::replace(&mut self.freed, 0)
     }
@@ -173,8 +173,8 @@ impl ReclaimController {
         self.reclaimed.remove(&key);
     }
 
-    /// One tick: reclaims what was planned. `since`: when a shortage of free memory could have been answered last. Returns
-    /// what was requested.
+    /// One tick: requests the planned reclaim. `since`: the last time when a shortage of free memory could have been answered.
+    /// Returns the requests.
     pub fn tick(
         &mut self,
         monitor: &Monitor,
@@ -202,7 +202,7 @@ impl ReclaimController {
         decided
     }
 
-    /// A request with the facts that are read again right before it is carried out.
+    /// A request, with the minimums and the pressure to read again right before it is carried out.
     fn prepare(
         &self,
         monitor: &Monitor,
@@ -226,8 +226,7 @@ impl ReclaimController {
         }
     }
 
-    /// Reclaims the pages that a buffered writer holds beyond its dirty budget, down to its minimum. Returns what was
-    /// requested.
+    /// Reclaims the pages of a buffered writer beyond its dirty budget, down to its minimum. Returns the request.
     pub fn reclaim_from_writer(
         &mut self,
         monitor: &Monitor,
@@ -246,8 +245,7 @@ impl ReclaimController {
         (bytes > 0).then(|| self.request(monitor, request, Reason::Text(excess.why), None))
     }
 
-    /// Reclaims a little from a tenant whose slab is above its share of the cap: slab shrinks with it. Returns what was
-    /// requested.
+    /// Reclaims a little from a tenant whose slab is above its share of the cap: slab shrinks with it. Returns the request.
     pub fn shrink_slab(
         &mut self,
         monitor: &Monitor,
@@ -264,8 +262,8 @@ impl ReclaimController {
         Some(self.request(monitor, request, Rule::Slab(reason).into(), None))
     }
 
-    /// The intents, if free memory is short, but from tenants with a request under way. There is one request a tenant, so of one
-    /// that is to give both, anonymous memory and files take turns.
+    /// The intents if free memory is short, without tenants that have a request in flight. Each tenant has one request at a
+    /// time, so anonymous memory and files of the same tenant take turns.
     #[must_use]
     pub fn intents(&self, snapshot: &Snapshot, entitlements: &Entitlements) -> ReclaimIntents {
         let idle = |key: &Key| !self.in_flight.contains_key(key);
@@ -286,7 +284,7 @@ impl ReclaimController {
         ReclaimIntents { excess, anonymous }
     }
 
-    /// How to reclaim a tenant's own pages, if there is a way.
+    /// How to reclaim a tenant's own pages, if possible.
     fn target(&self, monitor: &Monitor, key: Key) -> Option<ReclaimTarget> {
         let cgroups = &monitor.cgroups;
         let swappiness = self.features.file_only();
@@ -313,7 +311,7 @@ impl ReclaimController {
         })
     }
 
-    /// What says whether a tenant thrashes.
+    /// The pressure that shows whether a tenant thrashes.
     fn pressure(&self, monitor: &Monitor, config: &Config, key: Key) -> Option<Pressure> {
         let Key::Cgroup(id) = key else { return None };
         let cgroups = &monitor.cgroups;
@@ -326,7 +324,7 @@ impl ReclaimController {
         })
     }
 
-    /// Sends a request to the reclaimer, if there is one. Returns what was requested, and why.
+    /// Sends a request to the reclaimer, if there is one. Returns the request and its reason.
     fn request(
         &mut self,
         monitor: &Monitor,
@@ -351,7 +349,7 @@ impl ReclaimController {
         Decided::new(key, Action::Reclaim { bytes }, reason)
     }
 
-    /// Takes the results of the reclaimer. Returns what followed from them.
+    /// Takes the results of the reclaimer. Returns the decisions that follow.
     pub fn take_results(&mut self, monitor: &mut Monitor, now: Instant) -> Vec<Decided> {
         let results: Vec<ReclaimResult> =
             self.reclaimer.iter().flat_map(Reclaimer::results).collect();
@@ -375,7 +373,7 @@ impl ReclaimController {
             if let Key::Cgroup(id) = result.key
                 && monitor.cgroups.get(id).is_none()
             {
-                // It was removed meanwhile: entries made for it now would never be removed.
+                // It was removed meanwhile: new entries for it would never be removed.
                 continue;
             }
             *self.reclaimed.entry(result.key).or_default() += result.freed;
@@ -386,7 +384,7 @@ impl ReclaimController {
         decided
     }
 
-    /// Pauses reclaim from a tenant that thrashes, or of which nothing could be freed.
+    /// Pauses reclaim from a tenant that thrashes, or that yields nothing.
     fn update_backoff(
         &mut self,
         result: &ReclaimResult,
@@ -423,7 +421,7 @@ impl ReclaimController {
 const MAX_FRUITLESS: u32 = 3;
 /// The longest pause is 2 to this power, seconds.
 const MAX_EXPONENT: u32 = 4;
-/// The pause of a tenant that thrashes, after which its pressure is read again.
+/// The pause of a thrashing tenant. Then its pressure is read again.
 const THRASHING_PAUSE: Duration = Duration::from_secs(1);
 
 /// The backoff of one tenant.
@@ -437,9 +435,8 @@ pub struct ReclaimBackoff {
 }
 
 impl ReclaimBackoff {
-    /// Takes a result. A tenant that thrashes pauses for a second. A tenant of which less than an eighth of the requested
-    /// bytes could be freed, three times in a row, pauses for 1 s, then 2 s, at most 16 s. Returns the reason of a pause
-    /// that begins.
+    /// Records a result. A thrashing tenant pauses for a second. If less than an eighth of the requested bytes could be freed
+    /// three times in a row, a tenant pauses for 1 s, then 2 s, at most 16 s. Returns the reason of a pause that begins.
     pub fn update(&mut self, result: &ReclaimResult, now: Instant) -> Option<ReclaimExemption> {
         self.own_limits = result.own_limits;
         if let Some(exempt) = result.exempt {
@@ -463,20 +460,21 @@ impl ReclaimBackoff {
         None
     }
 
-    /// The same of anonymous memory. It pauses after the first request that swapped out next to nothing: with the classic LRU the kernel takes
-    /// files instead, whatever the swappiness, where it finds many that are inactive (`cache_trim_mode` in mm/vmscan.c).
+    /// The same for anonymous memory. It pauses after the first request that swapped out next to nothing. With the classic LRU
+    /// the kernel takes files instead if it finds many inactive ones, whatever the swappiness (`cache_trim_mode` in
+    /// mm/vmscan.c).
     pub fn update_anonymous(&mut self, result: &ReclaimResult, now: Instant) {
         self.fruitless = self.fruitless.max(MAX_FRUITLESS - 1);
         self.update(result, now);
     }
 
-    /// The tenant's own limits as known after the last request.
+    /// The tenant's own limits as of the last request.
     #[must_use]
     pub const fn own_limits(&self) -> OwnLimits {
         self.own_limits
     }
 
-    /// The reason of the pause, if there is one now.
+    /// The reason of the current pause, if any.
     #[must_use]
     pub fn exempt(&self, now: Instant) -> Option<ReclaimExemption> {
         self.until.filter(|(at, _)| *at > now).map(|(_, why)| why)

@@ -1,5 +1,5 @@
-//! Reclaim of file pages, and of cold anonymous memory, from tenants above their entitlements: planned purely, done in
-//! threads of its own.
+//! Reclaim of file pages, and of cold anonymous memory, from tenants above their entitlements: planned in pure functions, done
+//! in threads of its own.
 
 mod controller;
 mod plan;

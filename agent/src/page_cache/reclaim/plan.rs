@@ -1,4 +1,4 @@
-//! Planning reclaim: which tenants give back file pages and anonymous memory now, and how much.
+//! Plans reclaim: how much file pages and anonymous memory to reclaim now, and from which tenants.
 
 use std::cmp::Reverse;
 
@@ -12,30 +12,30 @@ use crate::page_cache::entitlements::Entitlements;
 /// Reclaim this much from one tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReclaimIntent {
-    /// From which tenant.
+    /// The tenant.
     pub key: Key,
-    /// How many bytes of clean file pages.
+    /// Clean file pages, bytes.
     pub bytes: u64,
-    /// The facts behind it.
+    /// The reason.
     pub reason: ExcessReason,
 }
 
-/// Less is not worth a system call, bytes. An excess below this is noise.
+/// Less is not worth a system call, bytes. A smaller excess is noise.
 const MIN_RECLAIM: u64 = 128 << 10;
-/// The most that one intent asks for, bytes: `memory.reclaim` is synchronous, and delays the removal of the cgroup.
+/// The most for one intent, bytes: `memory.reclaim` is synchronous, and delays the removal of the cgroup.
 const MAX_RECLAIM: u64 = 32 << 20;
-/// From so many tenants one plan reclaims at most: each is sampled before, and has a request of its own.
+/// The most tenants in one plan: each is sampled before, and has a request of its own.
 const MAX_TENANTS: u64 = 64;
 
-/// What has to be reclaimed of file pages, beyond reclaim under way, bytes: the free memory that is missing, or the unmapped
-/// page cache above its cap if that is more.
+/// The file pages to reclaim, beyond reclaim in flight, bytes: the missing free memory, or the unmapped page cache above its
+/// cap if that is more.
 fn file_shortage(snapshot: &Snapshot, entitlements: &Entitlements) -> u64 {
     let over = entitlements.unmapped.as_ref().map_or(0, |cap| cap.over);
     let over = over.saturating_sub(snapshot.memory.reclaim_in_flight);
     shortage(snapshot, entitlements).max(over)
 }
 
-/// The free memory that is missing, and that no reclaim under way will bring, bytes.
+/// The missing free memory that no reclaim in flight will bring, bytes.
 pub(super) fn shortage(snapshot: &Snapshot, entitlements: &Entitlements) -> u64 {
     let memory = &snapshot.memory;
     entitlements
@@ -44,16 +44,16 @@ pub(super) fn shortage(snapshot: &Snapshot, entitlements: &Entitlements) -> u64 
         .saturating_sub(memory.reclaim_in_flight)
 }
 
-/// Justitia's reclamation (section III-B3) ahead of the kernel's. When free memory is below the headroom, tenants above
-/// their entitlement give back in proportion to their excess, until the headroom is free again. Nothing is taken while
-/// memory suffices, nor from tenants within their entitlement, nor below a minimum of theirs or of an ancestor. What an
-/// inner node has of its own is excess, down to the minimums and to what is in use of it.
+/// Justitia's reclamation (section III-B3) ahead of the kernel's. When free memory is below the headroom, tenants above their
+/// entitlement give back in proportion to their excess, until the headroom is free again. Nothing is taken while memory
+/// suffices, nor from tenants within their entitlement, nor below a minimum of theirs or of an ancestor. An inner node's own
+/// pages are excess, except for the minimums and the pages in use.
 ///
-/// `swapped_out`: the part of the shortage that anonymous memory gives ([`plan_anonymous`](plan_anonymous)), bytes.
+/// `swapped_out`: the part of the shortage that anonymous memory covers ([`plan_anonymous`](plan_anonymous)), bytes.
 ///
-/// Slab counts as usage, but is left to kswapd: `memory.reclaim` of a cgroup that has little else drops all of it at once,
-/// since the kernel does not count what it frees there. What others would have to give in its place is not taken from
-/// them, so free memory falls until kswapd wakes.
+/// Slab counts as usage, but is left to kswapd. `memory.reclaim` of a cgroup with mostly slab drops all of it at once, since
+/// the kernel does not count slab freed there. Other tenants do not give pages in its place, so free memory falls until kswapd
+/// wakes.
 #[must_use]
 pub fn plan_reclaim(
     snapshot: &Snapshot,
@@ -73,7 +73,7 @@ pub fn plan_reclaim(
     let count = (need / MIN_RECLAIM).clamp(1, MAX_TENANTS);
     let order = largest(tenants, &mut excess, count);
     let amounts = apportion_reclaim(need, &excess);
-    // What is too little for a request is asked of the next one.
+    // Amounts that are too small for a request are added to the next one.
     let mut left = 0;
     let mut intents = Vec::new();
     for id in order {
@@ -105,8 +105,8 @@ pub fn plan_reclaim(
     intents
 }
 
-/// The tenants of which something is reclaimed now, at most `count`, those with the largest excess first. Of the others the excess
-/// is set to 0: of each of many it would be too little for a request, so some give now, and the others next time.
+/// The tenants to reclaim from now: at most `count`, with the largest excess first. The excess of the others is set to 0.
+/// Divided among many, each part would be too small for a request, so the others give the next time.
 fn largest(tenants: &Tree<Tenant>, excess: &mut [u64], count: u64) -> Vec<NodeId> {
     let mut order: Vec<NodeId> = tenants.ids().filter(|id| excess[id.index()] > 0).collect();
     order.sort_by_key(|id| Reverse(excess[id.index()]));
@@ -117,8 +117,8 @@ fn largest(tenants: &Tree<Tenant>, excess: &mut [u64], count: u64) -> Vec<NodeId
     order
 }
 
-/// The most that one request may ask of a tenant, bytes of file pages. The kernel shrinks slab by the part of the lists
-/// that it scans: with a quarter of them that stays in proportion.
+/// The most for one request, bytes of file pages. The kernel shrinks slab by the scanned part of the lists: with a quarter of
+/// the file pages slab stays in proportion.
 const fn most_at_once(tenant: &Tenant) -> u64 {
     let file = tenant.own.saturating_sub(tenant.slab);
     if tenant.slab > file / 8 {
@@ -128,8 +128,8 @@ const fn most_at_once(tenant: &Tenant) -> u64 {
     }
 }
 
-/// What a tenant has above what it keeps, and above the minimums with what is `taken` already, bytes; 0 if that is too
-/// little to matter, or it is exempt.
+/// A tenant's pages above its entitlement, and above the minimums after `taken`, bytes; 0 if that is too little, or it is
+/// exempt.
 fn reclaimable_excess(
     snapshot: &Snapshot,
     entitlements: &Entitlements,
@@ -142,7 +142,7 @@ fn reclaimable_excess(
     }
     let held = tenant.own.saturating_sub(tenant.untargetable);
     let keep = if snapshot.tenants.is_leaf(id) {
-        // Pages that have been seen neither used nor unused so far are not taken, but for a cap that was asked for.
+        // Pages whose use is unknown are not taken, except for a configured cap.
         let unseen = match entitlements.unmapped {
             None => tenant.unseen,
             Some(_) => 0,
@@ -166,7 +166,7 @@ fn reclaimable_excess(
     }
 }
 
-/// What cannot be reclaimed of a tenant's own pages.
+/// A tenant's own pages that cannot be reclaimed.
 fn own_unreclaimable(snapshot: &Snapshot, id: NodeId, tenant: &Tenant) -> u64 {
     let tenants = &snapshot.tenants;
     tenants
@@ -176,8 +176,8 @@ fn own_unreclaimable(snapshot: &Snapshot, id: NodeId, tenant: &Tenant) -> u64 {
         })
 }
 
-/// How much cache of a tenant can be reclaimed before it or an ancestor is below its minimum, bytes; 0 for a tenant
-/// that is exempt from reclaim, as one with an excluded cgroup below it is, or not in the snapshot.
+/// The cache of a tenant that can be reclaimed before it or an ancestor is below its minimum, bytes; 0 for a tenant that is
+/// exempt, as with an excluded cgroup below it, or not in the snapshot.
 #[must_use]
 pub fn reclaimable_above_minimums(snapshot: &Snapshot, key: Key) -> u64 {
     let mut tenants = snapshot.tenants.iter();
@@ -189,7 +189,7 @@ pub fn reclaimable_above_minimums(snapshot: &Snapshot, key: Key) -> u64 {
         })
 }
 
-/// What `id` and its ancestors have above their minimums, less what is `taken` from each (indexed like the tenants).
+/// The least that `id` and its ancestors have above their minimums after `taken` (indexed like the tenants).
 fn above_minimums(snapshot: &Snapshot, id: NodeId, taken: &[u64]) -> u64 {
     let tenants = &snapshot.tenants;
     let above = |id: NodeId| {
@@ -204,35 +204,34 @@ fn above_minimums(snapshot: &Snapshot, id: NodeId, taken: &[u64]) -> u64 {
         .unwrap_or(0)
 }
 
-// From which tenant cold anonymous memory is swapped out now, and how much.
+// Plans swapping out cold anonymous memory: from which tenant, and how much.
 //
 // Reclaim of file pages ahead of kswapd keeps kswapd asleep, and with it the kernel's own choice between file pages and
-// anonymous memory. This is that choice, made for each tenant: the part of a shortage that anonymous memory gives is the
-// one that the kernel's reclaim would scan (`get_scan_count` in mm/vmscan.c), by the same costs. It is less than that in
-// two cases: while no file page comes back after reclaim, nothing is swapped out; and a tenant whose memory comes back
-// from swap is left alone.
+// anonymous memory. This is the same choice for each tenant: anonymous memory covers the part of a shortage that the kernel's
+// reclaim would scan (`get_scan_count` in mm/vmscan.c), by the same costs. There are two exceptions: while no file page comes
+// back after reclaim, nothing is swapped out; and a tenant whose memory comes back from swap is left alone.
 
 /// Swap out this much of one tenant's anonymous memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnonymousIntent {
-    /// Which tenant.
+    /// The tenant.
     pub key: Key,
-    /// How many bytes.
+    /// The amount, bytes.
     pub bytes: u64,
-    /// The facts behind it.
+    /// The reason.
     pub reason: AnonymousReason,
 }
 
-/// The most that one intent asks for, bytes. A request ends when the kernel has found so much, in use or not: a mistake
-/// costs no more than this before it shows as memory that comes back.
+/// The most for one intent, bytes. A request ends when the kernel has found this much, in use or not. A mistake costs no more
+/// than this before it shows as memory that comes back.
 const MAX_SWAP_OUT: u64 = 4 << 20;
-/// A tenant's memory is in use if more than one in this many of the bytes that were swapped out lately have come back ...
+/// A tenant's memory is in use if more than one in this many of the recently swapped out bytes have come back ...
 const IN_USE_FRACTION: u64 = 8;
-/// ... beyond this many bytes, which any process reads again now and then. Files are in use beyond as many.
+/// ... beyond this many bytes, which any process reads again now and then. Files are in use beyond the same number.
 const IN_USE_BYTES: u64 = 1 << 20;
 
-/// The anonymous memory to swap out for the shortage: all of it from the tenant that the kernel would scan most, so that
-/// small parts add up to a request. `None` while files have no use for it, or where there is no swap.
+/// The anonymous memory to swap out for the shortage: all of it from the tenant that the kernel would scan most, so that small
+/// parts add up to a request. `None` while files do not need it, or without swap space.
 #[must_use]
 pub fn plan_anonymous(snapshot: &Snapshot, entitlements: &Entitlements) -> Option<AnonymousIntent> {
     let memory = &snapshot.memory;
@@ -244,7 +243,7 @@ pub fn plan_anonymous(snapshot: &Snapshot, entitlements: &Entitlements) -> Optio
     }
     let files = to_f64(refaulted);
     let swappiness = f64::from(memory.swappiness);
-    // The kernel's smoothed costs: neither kind is taken for more than twice as cheap as the other.
+    // The kernel's smoothed costs: neither kind counts as more than twice as cheap as the other.
     let weight = |tenant: &Tenant| {
         let cost = to_f64(tenant.swapped_out.saturating_add(tenant.swapped_in));
         to_f64(tenant.anon) * swappiness / (2.0 * cost + files)

@@ -1,7 +1,7 @@
 //! The reclaim threads: a write of `memory.reclaim` is synchronous and may take long.
 //!
-//! A request is carried out in small batches. The amount that was reclaimed is read from the counters, not from the result
-//! of the write: kernels have reported success and reclaimed nothing, and the reverse.
+//! A request is carried out in small batches. The reclaimed amount is read from the counters, not from the result of the write:
+//! kernels have reported success and reclaimed nothing, and the reverse.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,15 +19,15 @@ use super::request::{BATCH, ReclaimRequest, ReclaimResult, ReclaimTarget};
 use crate::model::Key;
 use crate::page_cache::memory_sampler::MemoryCounters;
 
-/// Number of threads: with two of them a tenant whose reclaim is slow does not delay the others.
+/// Number of threads: with two, a tenant whose reclaim is slow does not delay the others.
 const THREADS: usize = 2;
-/// A request that has taken so long hangs in the kernel, for instance in a file system whose server does not answer. It
-/// does 32 MiB at most.
+/// After this time a request hangs in the kernel, for instance in a file system whose server does not answer. It reclaims 32
+/// MiB at most.
 pub(super) const HANG: Duration = Duration::from_secs(10);
-/// A request that has waited for so long is not carried out: by then kswapd may have freed what was needed. What is still needed is planned
-/// anew.
+/// A request that has waited for this long is not carried out: kswapd may have freed enough by then. A remaining need is
+/// planned anew.
 const STALE: Duration = Duration::from_secs(1);
-/// The most threads, those that hang included.
+/// The most threads, including hung ones.
 const MAX_THREADS: usize = 16;
 /// The `swappiness=` with which the kernel scans the lists of anonymous memory only.
 const ONLY_ANONYMOUS: u8 = 200;
@@ -51,11 +51,11 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Threads {
-    /// How many live.
+    /// The number of living threads.
     alive: usize,
-    /// How many were started: the number of the next.
+    /// The number of started threads, which is the number of the next.
     started: usize,
-    /// The requests that are carried out, by the thread's number.
+    /// The requests being carried out, by the thread's number.
     working: HashMap<usize, Work>,
 }
 
@@ -63,7 +63,7 @@ struct Threads {
 struct Work {
     key: Key,
     since: Instant,
-    /// It hangs, and another thread has taken the place of this one.
+    /// Whether it hangs, and another thread has taken its place.
     replaced: bool,
 }
 
@@ -96,13 +96,13 @@ impl Reclaimer {
         let _ = self.requests.send((Instant::now(), request));
     }
 
-    /// The results that have come since the last call.
+    /// The results since the last call.
     pub fn results(&self) -> impl Iterator<Item = ReclaimResult> {
         self.results.try_iter()
     }
 
-    /// Starts a thread for each that has begun to hang by `now`, as long as there are not too many. Returns the tenants from
-    /// which these reclaim.
+    /// Starts a thread for each that has begun to hang by `now`, up to the limit. Returns the tenants from which the hung ones
+    /// reclaim.
     pub fn replace_hung(&self, now: Instant) -> Vec<Key> {
         let mut threads = self.shared.threads();
         let mut hung = Vec::new();
@@ -153,7 +153,7 @@ impl Shared {
         spawned.map(drop)
     }
 
-    /// Carries out one request. Returns whether the thread goes on.
+    /// Carries out one request. Returns whether the thread continues.
     fn work(&self, number: usize) -> bool {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let request = queue.recv();
@@ -231,8 +231,8 @@ fn from_cgroup(
     Ok(())
 }
 
-/// Swaps out anonymous memory. With the multi-gen LRU the kernel takes file pages where it finds no anonymous ones that
-/// are old enough: those do not count, and the controller pauses.
+/// Swaps out anonymous memory. With the multi-gen LRU the kernel takes file pages if it finds no anonymous ones old enough:
+/// those do not count, and the controller pauses.
 fn swap_out(
     cgroup: &Cgroup,
     request: &ReclaimRequest,
@@ -253,11 +253,11 @@ fn swap_out(
     Ok(())
 }
 
-// Reclaims a cgroup's own pages: those that are charged to none of its living children.
+// Reclaims a cgroup's own pages: those that no living child is charged for.
 //
-// `memory.reclaim` works on the whole subtree. The kernel skips children within their `memory.low` as long as it finds
-// anything else (the classic LRU, and any LRU below the root); it reclaims from the other children by their size. So the
-// request is limited to the own pages, and it ends if the children lose more than was intended.
+// `memory.reclaim` works on the whole subtree. The kernel skips children within their `memory.low` as long as it finds anything
+// else (the classic LRU, and any LRU below the root). It reclaims from the other children by their size. So the request is
+// limited to the own pages, and ends if the children lose more than intended.
 
 /// A cgroup's own pages, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -270,7 +270,7 @@ struct OwnPages {
     reclaimed_subtree: u64,
 }
 
-/// Reclaims up to `request.bytes` of the pages that `cgroup` has and `children` have not.
+/// Reclaims up to `request.bytes` of the pages of `cgroup` that are not its `children`'s.
 pub(super) fn reclaim_own_pages(
     cgroup: &Cgroup,
     children: &[Cgroup],
@@ -316,8 +316,8 @@ fn sample(cgroup: &Cgroup, children: &[Cgroup]) -> Result<(MemoryCounters, OwnPa
     Ok((counters, own_pages(&counters.stat, living.into_iter())))
 }
 
-/// The children that have counters. One that is gone or has no memory controller has no pages. One that cannot be read for
-/// lack of a file descriptor or of memory has: without it its pages would count as the parent's own.
+/// The counters of the children. A removed child, or one without the memory controller, has no pages. One that cannot be read
+/// for lack of a file descriptor or of memory is an error: otherwise its pages would count as the parent's own.
 fn living(read: impl Iterator<Item = Result<MemoryStat>>) -> Result<Vec<MemoryStat>> {
     let counted = |one: &Result<_>| one.as_ref().err().is_none_or(Error::is_exhausted);
     read.filter(counted).collect()
@@ -342,7 +342,7 @@ fn own_pages(stat: &MemoryStat, children: impl Iterator<Item = MemoryStat>) -> O
 
 // Reclaims from the root cgroup's own list, by the debugfs interface of the multi-gen LRU.
 
-/// Evicts up to `bytes` of clean file pages. The amount freed is what the file LRU lists of the machine have shrunk by.
+/// Evicts up to `bytes` of clean file pages. The freed amount is the decrease of the machine's file LRU lists.
 pub(super) fn reclaim_root_list(
     bytes: u64,
     result: &mut ReclaimResult,
@@ -401,7 +401,7 @@ mod tests {
         };
         let reclaimer = Reclaimer::start().unwrap();
         let hanging = u64::try_from(MAX_THREADS).unwrap() - 1;
-        // Two at a time: as many as there are threads.
+        // Two at a time: the number of threads.
         for n in 0..hanging {
             reclaimer.send(request(n, &format!("hangs{n}")));
         }

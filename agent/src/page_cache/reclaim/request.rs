@@ -12,7 +12,7 @@ use justitia_kernel::psi::PsiResource;
 use crate::model::Key;
 use crate::page_cache::memory_sampler::MemoryCounters;
 
-/// One write of `memory.reclaim` asks for at most this, bytes: a longer one delays the cgroup's removal.
+/// The most for one write of `memory.reclaim`, bytes: a longer one delays the cgroup's removal.
 pub(super) const BATCH: u64 = 8 << 20;
 
 /// How file pages are reclaimed from one tenant.
@@ -20,10 +20,10 @@ pub(super) const BATCH: u64 = 8 << 20;
 pub enum ReclaimTarget {
     /// `memory.reclaim` of its cgroup, with this `swappiness=` (`None` if the kernel has no such argument).
     Cgroup(Cgroup, Option<u8>),
-    /// `memory.reclaim` of a cgroup with this `swappiness=`, for the pages of its own: the kernel skips `children` that are
-    /// within their `memory.low`. At the root it does so with the classic LRU only.
+    /// `memory.reclaim` of a cgroup with this `swappiness=`, for its own pages: the kernel skips `children` that are within
+    /// their `memory.low`. At the root it does so with the classic LRU only.
     OwnPages {
-        /// The cgroup; the root for memory outside of all tenants.
+        /// The cgroup; the root for memory outside all tenants.
         cgroup: Cgroup,
         /// Its children that are tenants.
         children: Vec<Cgroup>,
@@ -43,22 +43,22 @@ pub struct ReclaimRequest {
     pub key: Key,
     /// How to reclaim.
     pub target: ReclaimTarget,
-    /// How much, bytes.
+    /// The amount, bytes.
     pub bytes: u64,
-    /// The tenant's cgroup and the ancestors of it, from the bottom up, whose `memory.min` the kernel ignores when it is the target of
-    /// `memory.reclaim`, or its ancestor's.
+    /// The tenant's cgroup and its ancestors, from the bottom up. `memory.reclaim` of a cgroup ignores the `memory.min` of that
+    /// cgroup and of its ancestors.
     pub minimums: Vec<Cgroup>,
-    /// Says whether the tenant thrashes: then nothing is reclaimed. `None` if that is not known.
+    /// Shows whether the tenant thrashes: then nothing is reclaimed. `None` if it is not known.
     pub pressure: Option<Pressure>,
 }
 
 impl ReclaimRequest {
-    /// The amount in bytes; less is reclaimed where more would bring a cgroup below the `memory.min` that it has now. That counts as far as the
-    /// topmost ancestor has one: the kernel gives no cgroup more protection than its ancestors have (`page_counter_calculate_protection` in
-    /// mm/page_counter.c), so a delegatee cannot exempt itself.
+    /// The amount in bytes that keeps all cgroups above their current `memory.min`. A `memory.min` counts up to that of the
+    /// topmost ancestor: the kernel gives no cgroup more protection than its ancestors have
+    /// (`page_counter_calculate_protection` in mm/page_counter.c), so a delegatee cannot exempt itself.
     ///
     /// # Errors
-    /// If that cannot be read at this moment. Then nothing may be reclaimed.
+    /// If it cannot be read now. Then nothing may be reclaimed.
     pub(super) fn above_minimums(&self, bytes: u64) -> Result<u64> {
         let (mut bytes, mut topmost) = (bytes, None);
         for cgroup in self.minimums.iter().rev() {
@@ -76,15 +76,15 @@ impl ReclaimRequest {
         Ok(bytes)
     }
 
-    /// Whether the tenant thrashes now, in which case nothing may be reclaimed from it. Notes that in `result`.
+    /// Whether the tenant thrashes now, so that nothing may be reclaimed from it. Records that in `result`.
     ///
     /// # Errors
-    /// If that cannot be read at this moment. Then nothing may be reclaimed from it either.
+    /// If it cannot be read now. Then nothing may be reclaimed from it either.
     pub(super) fn is_thrashing(&self, result: &mut ReclaimResult) -> Result<bool> {
         let Some(mut pressure) = self.pressure.clone() else {
             return Ok(false);
         };
-        // What was known before, should nothing be known now.
+        // The earlier state, in case of an error.
         result.own_limits = pressure.own_limits;
         let full = pressure.thrashing(Instant::now())?;
         result.own_limits = pressure.own_limits;
@@ -98,11 +98,11 @@ impl ReclaimRequest {
 pub struct ReclaimResult {
     /// The tenant.
     pub key: Key,
-    /// How much was requested, bytes; 0 of a request that was not carried out.
+    /// The requested amount, bytes; 0 for a request that was not carried out.
     pub requested: u64,
-    /// How much was reclaimed, by the tenant's own counters, bytes.
+    /// The reclaimed amount, by the tenant's own counters, bytes.
     pub freed: u64,
-    /// How much was reclaimed from its children, which was not intended, bytes.
+    /// The amount reclaimed from its children, which was not intended, bytes.
     pub freed_from_children: u64,
     /// The tenant's counters afterwards, if it is a cgroup that still exists.
     pub after: Option<MemoryCounters>,
@@ -112,12 +112,12 @@ pub struct ReclaimResult {
     pub own_limits: OwnLimits,
     /// The kernel's error, if it refused.
     pub error: Option<String>,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
 }
 
 impl ReclaimResult {
-    /// The result of a request that was not carried out, since it was too old.
+    /// The result of a request that was too old to be carried out.
     pub(super) fn of_stale(request: &ReclaimRequest) -> Self {
         let pressure = request.pressure.as_ref();
         Self {
@@ -142,30 +142,30 @@ impl ReclaimResult {
     }
 }
 
-// Whether a tenant thrashes: whether its tasks wait for memory, other than by limits that it has set itself.
+// Whether a tenant thrashes: its tasks wait for memory, other than by its own limits.
 //
-// A delegatee can make the pressure of any cgroup in its subtree: it sets `memory.high` just below the usage, and runs one
-// task into it. So the pressure of the whole delegated subtree counts (PSI `full`: all tasks in it are stalled), and only
-// if no limit within was hit for as long as that average remembers. The tenant cannot move a limit that the administrator
-// has set, on a service for example: the pressure behind it counts.
+// A delegatee can make the pressure of any cgroup in its subtree: it sets `memory.high` just below the usage, and runs one task
+// into it. So the pressure of the whole delegated subtree counts (PSI `full`: all tasks in it are stalled), and only if no
+// limit within was hit in the time that this average covers. The tenant cannot move a limit that the administrator has set, on
+// a service for example: the pressure behind it counts.
 
 /// The time constant of PSI's `avg10`.
 const AVG10: Duration = Duration::from_secs(10);
 /// `avg10` is updated every two seconds, and a task above `memory.high` sleeps for at most two seconds between two hits.
 const UPDATE_DELAY: Duration = Duration::from_secs(4);
 
-/// The pressure that says whether a tenant thrashes.
+/// The pressure that shows whether a tenant thrashes.
 #[derive(Clone, Debug)]
 pub struct Pressure {
-    /// The tenant's cgroup; in a delegated subtree, the topmost of it.
+    /// The tenant's cgroup; in a delegated subtree, its topmost one.
     pub cgroup: Cgroup,
-    /// At this `full avg10` or more it thrashes, percent.
+    /// It thrashes at this `full avg10` or more, percent.
     pub full_avg10_max: f64,
     /// The limits within, as known.
     pub own_limits: OwnLimits,
 }
 
-/// How often limits that a tenant has set itself were hit, from sample to sample.
+/// Hits of limits that a tenant has set itself, from sample to sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnLimits {
     seen: Option<(Instant, u64)>,
@@ -173,8 +173,7 @@ pub struct OwnLimits {
 }
 
 impl Pressure {
-    /// The tenant's `full avg10` in percent, if it thrashes. Without PSI that is not known, and it does not count as
-    /// thrashing.
+    /// The tenant's `full avg10` in percent, if it thrashes. Without PSI that is unknown, and does not count as thrashing.
     ///
     /// # Errors
     /// If the pressure cannot be read for lack of a file descriptor or of memory.
@@ -184,8 +183,8 @@ impl Pressure {
             Err(error) if error.is_exhausted() => return Err(error),
             Err(_) => return Ok(None),
         };
-        // They may not be readable, as in a cgroup that is about to be removed: then a hit that was seen before counts for as
-        // long as usual, and otherwise the pressure alone decides.
+        // They may not be readable, as in a cgroup that is being removed. Then an earlier hit counts for as long as usual.
+        // Otherwise the pressure alone decides.
         let hits = own_hits(&self.cgroup).ok();
         let window = remembered_for(self.full_avg10_max);
         let own = self.own_limits.hit_within(window, hits, now);
@@ -194,8 +193,8 @@ impl Pressure {
 }
 
 impl OwnLimits {
-    /// Takes the number of hits so far, if it could be read; returns whether there was one in the last `window`. If the last
-    /// sample is older than that, a new hit may be older too, and does not count.
+    /// Records the number of hits so far, if it could be read. Returns whether there was one in the last `window`. If the last
+    /// sample is older than that, a new hit may be older, too, and does not count.
     fn hit_within(&mut self, window: Duration, hits: Option<u64>, now: Instant) -> bool {
         let recent = |at: Instant| now.saturating_duration_since(at) <= window;
         let Some(hits) = hits else {
@@ -217,8 +216,8 @@ fn remembered_for(full_avg10_max: f64) -> Duration {
     AVG10.mul_f64((100.0 / full_avg10_max.clamp(0.1, 100.0)).ln()) + UPDATE_DELAY
 }
 
-/// How often tasks in `cgroup` ran into limits that others than the administrator may have set. A hit is counted in the
-/// cgroup of the limit, and in its ancestors.
+/// How often tasks in `cgroup` ran into limits that others than the administrator may have set. A hit counts in the cgroup of
+/// the limit, and in its ancestors.
 fn own_hits(cgroup: &Cgroup) -> Result<u64> {
     let all = cgroup.memory_events()?;
     let mut hits = all.high.saturating_add(all.max);
