@@ -1,4 +1,4 @@
-//! What applications get: the counters of the kernel probes, read at a bounded cost.
+//! The I/O of applications: the counters of the kernel probes, read at a bounded cost.
 
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -13,23 +13,23 @@ use super::rate_window::{RateWindows, WindowStats, app_io};
 use crate::device::{AppIo, AppIoSource, DiskActivity};
 use crate::page_cache::{CgroupTree, ReuseSampler};
 
-/// How often the probes are read, at most.
+/// The least time between two readings of the probes.
 const PERIOD: Duration = Duration::from_millis(200);
-/// [`AppIoMonitor::sample_now`] does not repeat a sample that is younger than this.
+/// [`AppIoMonitor::sample_now`] does not repeat a younger sample.
 const FRESH: Duration = Duration::from_millis(50);
-/// How often the I/O pressure (PSI) of tenants that move bytes is read.
+/// The period of reading the I/O pressure (PSI) of tenants that move bytes.
 const PSI_PERIOD: Duration = Duration::from_secs(1);
 /// The pressure of all tenants is read once in this many times: one that moves nothing may be starved.
 const PSI_ALL: u64 = 4;
-/// The fraction of one CPU that reading the probes may take. Where it takes more, they are read less often.
+/// The fraction of one CPU for reading the probes. Beyond it they are read less often.
 const MAX_CPU: f64 = 0.005;
-/// Why nothing is known of what applications get, until the probes are attached.
+/// Why the I/O of applications is unknown until the probes are attached.
 const ATTACHING: &str = "the probes are being attached";
 
-/// The probes, and what they have counted lately.
+/// The probes, and their recent counts.
 pub struct AppIoMonitor {
     probes: Option<IoProbes>,
-    /// Where the monitor with probes comes from, while a thread attaches them.
+    /// Receives the monitor with probes, while a thread attaches them.
     attaching: Option<Receiver<Self>>,
     /// Why the probes cannot be read, if so.
     unavailable: Option<String>,
@@ -73,15 +73,15 @@ impl AppIoMonitor {
         }
     }
 
-    /// As [`attach`](Self::attach), in a thread of its own: the kernel checks every program, which takes a tenth of a second
-    /// of CPU, in an emulated machine many seconds. [`sample`](Self::sample) begins to use the probes when they are attached.
+    /// As [`attach`](Self::attach), in a thread of its own: the kernel verifies every program, which takes a tenth of a second
+    /// of CPU time, and many seconds in an emulated machine. [`sample`](Self::sample) uses the probes once they are attached.
     #[must_use]
     pub fn attach_meanwhile(limits: &Limits) -> Self {
         let limits = *limits;
         Self::meanwhile(move || Self::attach(&limits))
     }
 
-    /// The monitor that `attach` makes, once it has made it.
+    /// The monitor that `attach` returns, once it has returned.
     pub(crate) fn meanwhile(attach: impl FnOnce() -> Self + Send + 'static) -> Self {
         let (sender, receiver) = channel();
         let thread = std::thread::Builder::new().name("attach".to_owned());
@@ -104,7 +104,7 @@ impl AppIoMonitor {
         self.attaching.is_some()
     }
 
-    /// Takes over the probes, if they have been attached meanwhile.
+    /// Adopts the probes, if they have been attached meanwhile.
     fn take_attached(&mut self) {
         let Some(attaching) = &self.attaching else {
             return;
@@ -150,7 +150,7 @@ impl AppIoMonitor {
         }
     }
 
-    /// Why nothing is known of what applications get, if so.
+    /// Why the I/O of applications is unknown, if so.
     #[must_use]
     pub fn unavailable_reason(&self) -> Option<&str> {
         self.unavailable.as_deref()
@@ -175,7 +175,7 @@ impl AppIoMonitor {
             .collect()
     }
 
-    /// The events that the probes dropped since they were attached; none without probes.
+    /// The events that the probes have dropped so far; none without probes.
     #[must_use]
     pub fn drops(&self) -> Vec<ProbeDrop> {
         let Some(probes) = &self.probes else {
@@ -189,13 +189,13 @@ impl AppIoMonitor {
         )
     }
 
-    /// How often the probes could not be read.
+    /// The number of failed readings of the probes.
     #[must_use]
     pub const fn errors(&self) -> u64 {
         self.errors
     }
 
-    /// Reads the probes if that is due.
+    /// Reads the probes, if due.
     pub fn sample(&mut self, cgroups: &CgroupTree, now: Instant) {
         self.take_attached();
         if self.due.is_some_and(|due| due > now) {
@@ -252,7 +252,7 @@ impl AppIoMonitor {
         self.sample = sample;
     }
 
-    /// Reads the probes, due or not, unless they were read just now.
+    /// Reads the probes, due or not, unless the last sample is fresh.
     pub fn sample_now(&mut self, cgroups: &CgroupTree, now: Instant) {
         if self.sampled_at.is_none_or(|at| now - at >= FRESH) {
             self.due = None;
@@ -260,8 +260,8 @@ impl AppIoMonitor {
         }
     }
 
-    /// Reads reuse times of sampled accesses, as far as that is due and its cost allows. `capacity` is the page cache that
-    /// can be divided, bytes.
+    /// Reads reuse times of sampled accesses, when due and as the cost allows. `capacity` is the page cache that can be
+    /// divided, bytes.
     pub fn sample_reuse(
         &mut self,
         reuse: &mut ReuseSampler,
@@ -276,7 +276,7 @@ impl AppIoMonitor {
         }
     }
 
-    /// Starts or stops watching which files are read by other tenants than those that are charged for their pages.
+    /// Starts or stops watching for files that tenants read whose pages others are charged for.
     ///
     /// # Errors
     /// Why the probes cannot do so here.
@@ -288,10 +288,10 @@ impl AppIoMonitor {
         probes.trace_shared_inodes(on).map_err(|e| e.to_string())
     }
 
-    /// The `max` files most read so since watching started.
+    /// The up to `max` files with most such reads since watching started.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's refusal.
     pub fn shared_files(&self, max: usize) -> Result<Vec<SharedInode>, String> {
         let probes = self.probes.as_ref().ok_or("no probes")?;
         probes.shared_inodes(max).map_err(|e| e.to_string())
@@ -307,7 +307,7 @@ impl AppIoMonitor {
         }
     }
 
-    /// A tenant's counters over the window that ends now; `None` where the probes cannot be read.
+    /// A tenant's counters over the window that ends now; `None` if the probes cannot be read.
     #[must_use]
     pub fn stats(&self, id: CgroupId, now: Instant) -> Option<WindowStats> {
         self.unavailable
@@ -352,22 +352,22 @@ impl AppIoSource for AppIoMonitor {
     }
 }
 
-/// The limits, less where this machine has little memory: curves take a five-hundredth of it, requests in flight and shared
-/// files a four-thousandth each, and what a few tenants need.
+/// The limits, reduced on a machine with little memory. Curves take a five-hundredth of it, requests in flight and shared files
+/// a four-thousandth each, but at least the need of a few tenants.
 fn affordable(limits: &Limits, memory: u64) -> Limits {
     let most = |part: u64, bytes: u64, least: u32| {
         u32::try_from(memory / part / bytes).map_or(u32::MAX, |most| most.max(least))
     };
     Limits {
         max_cgroups: limits.max_cgroups,
-        // Two tables, of some 100 bytes a request.
+        // Two maps, of some 100 bytes a request.
         max_inflight: limits.max_inflight.min(most(4096, 200, 1024)),
         max_shared_files: limits.max_shared_files.min(most(4096, 300, 512)),
         max_curves: limits.max_curves.min(most(512, CURVE_BYTES, 64)),
     }
 }
 
-// Dropped events, and the setting that would have avoided it.
+// Dropped events, and the settings that avoid them.
 
 /// One kind of dropped events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -380,7 +380,7 @@ pub struct ProbeDrop {
     pub text: String,
 }
 
-/// All kinds, also those of which nothing was dropped. `uses` is
+/// All kinds, including those without drops. `uses` is
 /// [`IoProbes::dropped_uses`](justitia_kernel::probes::IoProbes::dropped_uses).
 pub(super) fn drops(limits: &Limits, sample: &ProbeSample, uses: u64) -> Vec<ProbeDrop> {
     let full = format!(

@@ -1,4 +1,4 @@
-//! A bound on the CPU time of monitoring, kept by measuring the calling thread.
+//! A limit for the CPU time of monitoring, kept by measuring the calling thread.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct CpuBudget {
     wall: Duration,
 }
 
-/// The balance is at most what is earned in this time, seconds, and at least minus that.
+/// The balance is at most the earnings of this time, seconds, and at least minus them.
 const MAX_BALANCE: f64 = 20.0;
 
 impl CpuBudget {
@@ -32,13 +32,13 @@ impl CpuBudget {
         }
     }
 
-    /// Goes on with another rate, CPU seconds per second. The balance stays, within what the new rate allows.
+    /// Sets another rate, CPU seconds per second. The balance stays, within the limits of the new rate.
     pub fn set_rate(&mut self, rate: f64) {
         self.allows();
         self.rate = rate;
     }
 
-    /// Whether the balance is above 0. Charges what this thread has used since the last call.
+    /// Whether the balance is above 0. Charges this thread's CPU time since the last call.
     pub fn allows(&mut self) -> bool {
         let (cpu, wall) = (thread_cpu(), monotonic());
         let spent = cpu.saturating_sub(self.cpu).as_secs_f64();
@@ -49,13 +49,13 @@ impl CpuBudget {
         self.balance > 0.0
     }
 
-    /// Does not charge `cost`, which this thread has spent on something else since the last call of
+    /// Does not charge `cost`: CPU time that this thread has spent on something else since the last call of
     /// [`CpuBudget::allows`].
     pub fn refund(&mut self, cost: Duration) {
         self.cpu += cost;
     }
 
-    /// Sets the balance to 0 and charges nothing of what was spent so far.
+    /// Sets the balance to 0, without charging the time spent so far.
     pub fn reset(&mut self) {
         self.cpu = thread_cpu();
         self.wall = monotonic();
@@ -63,13 +63,13 @@ impl CpuBudget {
     }
 }
 
-/// The CPU time that this process has used, all threads.
+/// The CPU time of all threads of this process.
 #[must_use]
 pub fn process_cpu() -> Duration {
     read(ClockId::ProcessCPUTime)
 }
 
-/// The CPU time that this thread has used.
+/// The CPU time of this thread.
 #[must_use]
 pub fn thread_cpu() -> Duration {
     read(ClockId::ThreadCPUTime)

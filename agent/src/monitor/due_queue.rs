@@ -1,4 +1,4 @@
-//! When which cgroup is due next.
+//! When each cgroup is due next.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -6,23 +6,23 @@ use std::time::Instant;
 
 use justitia_kernel::cgroup::CgroupId;
 
-/// Cgroups in the order in which they are due, each once.
+/// Cgroups in the order of their due times, each once.
 #[derive(Debug, Default)]
 pub struct DueQueue {
-    /// Those that were replaced are among them until they are due.
+    /// Replaced entries stay in it until they are due.
     heap: BinaryHeap<Reverse<(Instant, CgroupId)>>,
     due: HashMap<CgroupId, Instant>,
 }
 
 impl DueQueue {
-    /// A cgroup is due at `at`, whenever it was due before. So one that is dropped and comes back is not looked at twice as
-    /// often from then on.
+    /// Sets the due time of a cgroup, and replaces an earlier one. So a cgroup that is dropped and comes back is not sampled
+    /// twice as often.
     pub fn put(&mut self, id: CgroupId, at: Instant) {
         self.due.insert(id, at);
         self.heap.push(Reverse((at, id)));
     }
 
-    /// Takes out the cgroup that has been due for longest; `None` if none is due.
+    /// Removes and returns the cgroup that has been due for longest; `None` if none is due.
     pub fn take(&mut self, now: Instant) -> Option<CgroupId> {
         while let Some(&Reverse((at, id))) = self.heap.peek() {
             if at > now {

@@ -1,4 +1,4 @@
-//! The schedule of sampling: busy tenants often, quiet ones seldom, all of it within a CPU budget.
+//! The schedule of sampling: busy tenants often, quiet ones seldom, all within a CPU budget.
 
 mod app_io;
 mod cpu_budget;
@@ -27,13 +27,13 @@ use crate::page_cache::{
     lru_gen_usable,
 };
 
-/// The tenants that are sampled even if the budget is exhausted: the planners need some current values.
+/// Tenants that are sampled even if the budget is exhausted: the planners need some current values.
 const MIN_SAMPLED: usize = 8;
-/// A sample that is younger than this counts as current.
+/// A younger sample counts as current.
 const CURRENT: Duration = Duration::from_millis(100);
-/// How often the tree is rescanned where events do not report every change.
+/// The period of rescanning the tree if events do not report every change.
 const RESCAN_PERIOD: Duration = Duration::from_secs(5);
-/// The least time between two rescans after lost events. A delegatee that makes cgroups fast enough can have events lost
+/// The least time between two rescans after lost events. A delegatee that creates cgroups fast enough can cause lost events
 /// again and again.
 const MIN_RESCAN_PERIOD: Duration = Duration::from_secs(3);
 
@@ -44,15 +44,15 @@ pub struct Monitor {
     pub cgroups: CgroupTree,
     /// The host's memory.
     pub memory: SystemMemory,
-    /// The memory in no managed cgroup, as a tenant.
+    /// The memory outside managed cgroups, as a tenant.
     pub unmanaged: Unmanaged,
-    /// What applications get.
+    /// The I/O of applications.
     pub app_io: AppIoMonitor,
     /// The tenants' miss-ratio curves.
     pub reuse: ReuseSampler,
-    /// Working sets that the agent before this one knew.
+    /// Working sets that the previous agent knew.
     pub handover: Handover,
-    /// What sampling may cost.
+    /// The CPU budget of sampling.
     pub budget: CpuBudget,
     pub(super) features: ReclaimFeatures,
     due: DueQueue,
@@ -103,7 +103,7 @@ impl Monitor {
         changes
     }
 
-    /// Processes the events that have arrived. Rescans the tree where they do not suffice.
+    /// Processes pending events. Rescans the tree if they do not suffice.
     pub fn process_events(&mut self, config: &Config, now: Instant) -> Changes {
         let mut changes = self.cgroups.process_events(&config.rules, now);
         let since = now.saturating_duration_since(self.rescanned_at);
@@ -117,20 +117,20 @@ impl Monitor {
         changes
     }
 
-    /// Goes on with other rules of the configuration.
+    /// Adopts other rules of the configuration.
     pub fn apply_rules(&mut self, rules: &[Rule], now: Instant, changes: &mut Changes) {
         self.cgroups.apply_rules(rules, now, changes);
         self.schedule(changes, now);
     }
 
-    /// Reads the tenants' reuse times, as far as that is due. `capacity` is the page cache that can be divided, bytes.
+    /// Reads the tenants' reuse times, when due. `capacity` is the page cache that can be divided, bytes.
     pub fn sample_reuse(&mut self, capacity: u64, now: Instant) {
         self.app_io
             .sample_reuse(&mut self.reuse, &self.cgroups, capacity, now);
     }
 
-    /// Leaves the tenants' working sets to the next agent, in the state directory: also those that were handed to this one and
-    /// that it has not observed for long enough itself.
+    /// Leaves the tenants' working sets to the next agent, in the state directory. This includes those of the previous agent
+    /// that this one has not observed for long enough itself.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -142,13 +142,13 @@ impl Monitor {
         handover::leave(state, boot, sets)
     }
 
-    /// Reads the probes now, for the status: their cost may keep two samples seconds apart.
+    /// Reads the probes now, for the status: because of their cost two samples may be seconds apart.
     pub fn sample_now(&mut self, now: Instant) {
         self.app_io.sample_now(&self.cgroups, now);
     }
 
-    /// Samples the host's memory and the tenants that are due, as far as the budget allows, but a few always.
-    /// `freed_by_us`: bytes that this agent's reclaim of cgroups has freed since the last call.
+    /// Samples the host's memory and the due tenants, as far as the budget allows, but always a few. `freed_by_us`: bytes that
+    /// this agent's reclaim of cgroups has freed since the last call.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -165,9 +165,8 @@ impl Monitor {
         Ok(())
     }
 
-    /// Samples the unmanaged tenant: page-ins of the host that are no tenant's. Page-ins of tenants
-    /// since their last samples would count as its growth. So where it seems to have grown, they are sampled first, as far
-    /// as the budget allows.
+    /// Samples the unmanaged tenant: page-ins of the host that belong to no tenant. Tenants' page-ins since their last samples
+    /// would count as its growth. So if it seems to have grown, the tenants are sampled first, as far as the budget allows.
     fn sample_unmanaged(&mut self, now: Instant, changes: &mut Changes) {
         let top_level_changed = self.cgroups.take_top_level_changed();
         let host = self.memory.paged_in();
@@ -187,8 +186,7 @@ impl Monitor {
             .record(paged_in, top_level_changed, noise, now);
     }
 
-    /// Bytes that the cgroups right below the root have paged in, as of their last samples: their file pages and what was
-    /// reclaimed of them.
+    /// Page-ins of top-level cgroups as of their last samples, bytes: their file pages and the pages reclaimed from them.
     fn tenants_paged_in(&self) -> u64 {
         let ids = self.cgroups.top_level().iter();
         ids.filter_map(|id| self.cgroups.get(*id))
@@ -196,7 +194,7 @@ impl Monitor {
             .sum()
     }
 
-    /// Samples one tenant whatever the budget: before something is reclaimed from it.
+    /// Samples one tenant whatever the budget: before pages are reclaimed from it.
     pub fn sample_one(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) {
         let swap_on = self.memory.swap_on();
         let Some(node) = self.cgroups.get_mut(id) else {
@@ -213,7 +211,7 @@ impl Monitor {
         }
     }
 
-    /// Takes over a tenant's memory counters that were read elsewhere.
+    /// Records a tenant's memory counters that were read elsewhere.
     pub fn record_memory(&mut self, id: CgroupId, counters: &MemoryCounters, now: Instant) {
         if let Some(node) = self.cgroups.get_mut(id) {
             node.memory.record(counters, now);
@@ -227,7 +225,7 @@ impl Monitor {
         }
     }
 
-    /// Samples the tenant that has been due for longest. Returns how many cgroups were sampled: 0 if none is due.
+    /// Samples the tenant that has been due for longest. Returns the number of sampled cgroups: 0 if none is due.
     fn sample_next_due(&mut self, now: Instant, changes: &mut Changes) -> usize {
         let Some(id) = self.due.take(now) else {
             return 0;
@@ -244,9 +242,8 @@ impl Monitor {
             .map_or(0, |parent| self.sample_ancestors(parent, now, changes))
     }
 
-    /// Samples `id` and its ancestors, up to the first with a current sample. A cgroup's page-ins count for all its
-    /// ancestors; without this the difference between the two would show pages that are not there. Returns how many were
-    /// sampled.
+    /// Samples `id` and its ancestors, up to the first with a current sample. A cgroup's page-ins count for all its ancestors.
+    /// Otherwise the difference between the two would show pages that do not exist. Returns the number of samples.
     fn sample_ancestors(&mut self, id: CgroupId, now: Instant, changes: &mut Changes) -> usize {
         let mut sampled = 0;
         let mut at = Some(id);
@@ -263,12 +260,12 @@ impl Monitor {
     }
 }
 
-// The LRU and the disks' schedulers, which an operator can switch while the agent runs.
+// The LRU and the disks' I/O schedulers, which an operator can switch while the agent runs.
 
-/// How often the switches are read.
+/// The period of reading the switches.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Reads the switches: the LRU, and the disks' schedulers.
+/// Reads the switches: the LRU, and the disks' I/O schedulers.
 #[derive(Debug)]
 pub struct Switches {
     sys: PathBuf,
@@ -276,7 +273,7 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// They were read at `now`, from the sysfs at `sys`.
+    /// The switches were read at `now`, from the sysfs at `sys`.
     #[must_use]
     pub fn new(sys: &Path, now: Instant) -> Self {
         Self {
@@ -285,7 +282,7 @@ impl Switches {
         }
     }
 
-    /// The features by now, if any has changed. What cannot be read stays as it was.
+    /// The current features, if any has changed. Those that cannot be read stay as they were.
     pub fn poll(&mut self, features: ReclaimFeatures, now: Instant) -> Option<ReclaimFeatures> {
         if now.saturating_duration_since(self.read_at) < PERIOD {
             return None;
@@ -306,7 +303,7 @@ impl Switches {
 }
 
 impl Monitor {
-    /// Goes on with other features.
+    /// Adopts other features.
     pub fn set_features(&mut self, features: ReclaimFeatures, changes: &mut Changes) {
         self.features = features;
         self.unmanaged.set_features(&features);

@@ -1,7 +1,7 @@
-//! The counters of what applications get, over a window of time.
+//! The counters of applications' I/O, over a window of time.
 //!
-//! The probes count from when they were attached. Here that becomes rates, ratios, and the [`Activity`] from which
-//! [`is_backlogged`](justitia_share::fairness_window::is_backlogged) decides.
+//! The probes count from their attachment. This module derives rates, ratios, and the [`Activity`] that
+//! [`is_backlogged`](justitia_share::fairness_window::is_backlogged) uses.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::device::{AppIo, DiskActivity};
 
 /// The length of the window.
 pub const WINDOW: Duration = Duration::from_secs(10);
-/// The time between two samples that are kept: the window has ten of them.
+/// The time between two kept samples: the window has ten of them.
 const STEP: Duration = Duration::from_secs(1);
 
 /// The window of one tenant.
@@ -24,7 +24,7 @@ const STEP: Duration = Duration::from_secs(1);
 struct RateWindow {
     samples: VecDeque<RateSample>,
     last: Counters,
-    /// Time that tasks were stalled on I/O since the cgroup was made (PSI `some`), microseconds; `None` where unknown.
+    /// Time that tasks were stalled on I/O since the cgroup was created (PSI `some`), microseconds; `None` if unknown.
     stalled: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ pub struct WindowStats {
     pub total: Counters,
     /// The counts in the window.
     pub recent: Counters,
-    /// The activity that the PV is computed from.
+    /// The activity from which the PV is computed.
     pub activity: Activity,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct RateWindows {
 }
 
 impl RateWindows {
-    /// Takes over a tenant's counters. `stalled` is the total of its I/O pressure, microseconds, where that was read.
+    /// Records a tenant's counters. `stalled` is the total of its I/O pressure, microseconds, if it was read.
     pub(super) fn record(
         &mut self,
         id: CgroupId,
@@ -92,7 +92,7 @@ impl RateWindows {
         }
     }
 
-    /// What a tenant's applications did, as of its last counters.
+    /// The I/O of a tenant's applications, as of its last counters.
     #[must_use]
     pub(super) fn app_io(&self, id: CgroupId) -> AppIo {
         let window = self.windows.get(&id);
@@ -130,7 +130,7 @@ impl RateWindow {
                 counters,
                 stalled: self.stalled,
             });
-            // The first sample is the window's beginning: its age may be the window and a step.
+            // The first sample is the window's beginning: it may be older than the window by a step.
             while self.samples.get(1).is_some_and(|s| now - s.at >= WINDOW) {
                 self.samples.pop_front();
             }
@@ -169,7 +169,7 @@ impl RateWindow {
     }
 }
 
-/// What these counters, read now, say of applications.
+/// The I/O of applications by these counters, read now.
 pub(super) const fn app_io(counters: &Counters) -> AppIo {
     AppIo {
         bytes: bytes(counters),
@@ -184,8 +184,8 @@ const fn bytes(counters: &Counters) -> u64 {
     read.bytes.saturating_add(written.bytes)
 }
 
-/// A number that grows with everything that has a disk do something, now or later: bytes, and events that may move some.
-/// Reads that the page cache serves do not count.
+/// A number that grows with everything that makes a disk work, now or later: bytes, and events that may move some. Reads from
+/// the page cache do not count.
 fn disk_events(counters: &Counters) -> u64 {
     [
         counters.cache_miss_bytes,

@@ -1,4 +1,4 @@
-//! Decides when to watch shared files, and hands the chosen ones to the worker.
+//! Decides when to watch shared files, and passes the chosen ones to the worker.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -17,13 +17,13 @@ use crate::status::decision_log::Decided;
 
 /// How long the probes watch shared files in each period.
 pub(super) const WATCH: Duration = Duration::from_secs(5);
-/// The most files that are considered after that.
+/// The most files that are considered after a watch.
 const MAX_FILES: usize = 64;
 
 /// Recharging on this machine.
 #[derive(Debug)]
 pub struct RechargeController {
-    /// The period; `None` if it is switched off, or cannot work here.
+    /// The period; `None` if it is off, or cannot work here.
     period: Option<Duration>,
     /// Whether it is switched on.
     configured: bool,
@@ -67,7 +67,7 @@ impl RechargeController {
         controller
     }
 
-    /// Goes on as configured now. Jobs that are queued are done.
+    /// Adopts `config`. Queued jobs are still done.
     pub fn reconfigure(&mut self, config: &Config, app_io: &mut AppIoMonitor, acts: bool) {
         let (was, period) = (self.configured, config.recharge.interval);
         self.configured = config.recharge.enabled;
@@ -98,7 +98,7 @@ impl RechargeController {
         &self.limitations
     }
 
-    /// One tick: takes the results of jobs, begins or ends a watch, queues jobs. Returns what was done.
+    /// One tick: takes the results of jobs, begins or ends a watch, queues jobs. Returns the decisions.
     pub fn tick(
         &mut self,
         monitor: &mut Monitor,
@@ -132,7 +132,7 @@ impl RechargeController {
         decided
     }
 
-    /// Queues jobs for the files with the largest gain. Without a worker it only returns what would be done.
+    /// Queues jobs for the files with the largest gain. Without a worker it only returns the decisions.
     fn choose(
         &mut self,
         monitor: &Monitor,
@@ -166,7 +166,7 @@ impl RechargeController {
             .collect()
     }
 
-    /// Queues the job of one intent. Without a worker it returns what would be done.
+    /// Queues the job of one intent. Without a worker it returns the decision.
     fn start(
         &mut self,
         monitor: &Monitor,
@@ -215,9 +215,9 @@ impl RechargeController {
     }
 }
 
-// From a job's result to decisions, and to the time when its file may be tried again.
+// Derives decisions from a job's result, and the time when its file may be tried again.
 
-/// The pause of a file after a success, or if nothing was done.
+/// The pause of a file after a success, or after a job that did nothing.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(600);
 /// The pause of a file that was read again without the intended effect.
 const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(3600);
@@ -225,7 +225,7 @@ const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(3600);
 /// A file that was tried.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    /// The file is not tried again before.
+    /// The file is not tried again before this time.
     pub(super) until: Instant,
     /// Where in the file the next job begins, bytes.
     pub(super) next: u64,
@@ -236,13 +236,13 @@ impl Attempt {
         Self { until, next }
     }
 
-    /// Whether it still has to be remembered.
+    /// Whether it must still be remembered.
     pub(super) fn is_needed(&self, now: Instant) -> bool {
         self.until > now || self.next > 0
     }
 }
 
-/// The decisions of a result, and when its file may be tried again.
+/// The decisions that follow from a result, and the time when its file may be tried again.
 pub(super) fn evaluate(
     intent: &RechargeIntent,
     result: Result<JobResult, String>,
@@ -291,7 +291,7 @@ pub(super) fn evaluate(
         ),
         Decided::new(charged, Action::LoseCharge { bytes }, why(None)),
     ];
-    // The rest of a large file follows after the next watch.
+    // The remainder of a large file follows after the next watch.
     let pause = if done.next > 0 {
         Duration::ZERO
     } else {

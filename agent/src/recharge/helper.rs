@@ -1,9 +1,9 @@
-//! The helper process that reads on the owner's behalf: the kernel charges a page to the cgroup of the process that reads it
-//! in, so a process in that cgroup has to read.
+//! The helper process that reads for the owner: the kernel charges a page to the cgroup of the process that reads it in, so a
+//! process in that cgroup must read.
 //!
-//! It is this program again. It knows no path and opens nothing: the file is its standard output, opened by the agent, and
-//! the requests come over a socket, its standard input. It lives for one file and ends with its socket; the kernel also kills
-//! it with the thread that has started it. If the tenant runs out of memory, the OOM killer kills the helper first.
+//! It is this program again. It knows no path and opens nothing. The agent opens the file as its standard output, and requests
+//! come over a socket, its standard input. It lives for one file and ends with its socket. The kernel also kills it with the
+//! thread that has started it. If the tenant runs out of memory, the OOM killer kills the helper first.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ const BUFFER: usize = 256 << 10;
 /// A running helper. Dropping it ends the process.
 #[derive(Debug)]
 pub(super) struct RechargeHelper {
-    /// A read that waits for the disk ends before it.
+    /// It is killed before the socket closes: it may be in a read that waits for the disk.
     child: KillOnDrop,
     socket: UnixStream,
 }
@@ -33,7 +33,7 @@ impl RechargeHelper {
     /// Starts a process that can read `file`, and moves it into `cgroup`. A read must end within `timeout`.
     ///
     /// # Errors
-    /// What could not be done.
+    /// The failed step.
     pub(super) fn start(file: &File, cgroup: &Cgroup, timeout: Duration) -> Result<Self, String> {
         let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
         let (socket, other) = UnixStream::pair().map_err(|e| failed("creating a socket", &e))?;
@@ -68,7 +68,7 @@ impl RechargeHelper {
         !cgroup.has_other_processes(self.child.id()).unwrap_or(false)
     }
 
-    /// Has `length` bytes read from `offset`; returns how many there were.
+    /// Has `length` bytes read from `offset`; returns the number of bytes.
     ///
     /// # Errors
     /// If it took too long, or the process has ended.

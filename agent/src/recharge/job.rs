@@ -1,4 +1,4 @@
-//! Recharges one file: its pages are dropped, and read again from within the owner's cgroup, chunk by chunk.
+//! Recharges one file: drops its pages, and reads them again from within the owner's cgroup, chunk by chunk.
 //!
 //! At each moment at most [`CHUNK`] of the file is missing from the cache because of this. The kernel does not drop dirty
 //! pages, pages under writeback and mapped pages, even if our check came too early.
@@ -20,11 +20,11 @@ use rustix::io::Errno;
 use super::helper::RechargeHelper;
 use super::plan::MIN_SPARE_MEMORY;
 
-/// Recharged at once, bytes. Folios are aligned to their own size, and none is larger: no folio crosses the end of a chunk.
+/// The bytes recharged at once. Folios are aligned to their own size, and none is larger: no folio crosses the end of a chunk.
 const CHUNK: u64 = 2 << 20;
 /// The most bytes a second.
 const RATE: u64 = 32 << 20;
-/// The most that one job recharges, bytes; the next job continues with the rest of a larger file.
+/// The most bytes for one job; the next job continues with the remainder of a larger file.
 pub(super) const MAX_JOB: u64 = 256 << 20;
 /// The least time for each chunk, also for one without cached pages.
 const CHUNK_TIME: Duration = Duration::from_millis(1);
@@ -39,13 +39,13 @@ pub(super) const NO_CACHESTAT: &str = "expected cachestat(2), found none: it cam
 /// A file to recharge.
 #[derive(Clone, Debug)]
 pub(super) struct RechargeJob {
-    /// Which file.
+    /// The file.
     pub(super) file: FileId,
     /// The cgroup that is charged afterwards.
     pub(super) owner: Cgroup,
     /// The cgroup that is charged now, if it still exists and is no inner cgroup.
     pub(super) charged: Option<Cgroup>,
-    /// Where in the file to begin, bytes.
+    /// The offset in the file where it begins, bytes.
     pub(super) from: u64,
     /// Free memory must not fall below this, bytes.
     pub(super) free_headroom: u64,
@@ -62,26 +62,26 @@ pub(super) struct JobResult {
     pub(super) read: u64,
     /// Skipped: dirty, mapped, in use, or mostly not cached.
     pub(super) skipped: u64,
-    /// How much the owner's file pages have grown meanwhile, by the kernel's counters.
+    /// The growth of the owner's file pages meanwhile, by the kernel's counters.
     pub(super) owner_gained: u64,
-    /// How much the file pages of the cgroup charged before have shrunk.
+    /// The shrinkage of the file pages of the cgroup charged before.
     pub(super) charged_lost: u64,
-    /// Where the next job begins; 0 at the end of the file.
+    /// The offset where the next job begins; 0 at the end of the file.
     pub(super) next: u64,
     /// Why it ended early, if so.
     pub(super) stopped: Option<String>,
 }
 
 impl JobResult {
-    /// Whether by the kernel's counters the owner is charged for at least half of what was read.
+    /// Whether the owner is charged for at least half of the read bytes, by the kernel's counters.
     pub(super) const fn is_success(&self) -> bool {
         self.read > 0 && self.owner_gained >= self.read / 2
     }
 }
 
-/// Whether the kernel tells how much of a file is dirty.
+/// Whether the kernel reports the dirty pages of a file.
 pub(super) fn has_cachestat() -> bool {
-    // A service manager's filter that does not know the call answers EPERM or ENOSYS.
+    // A service manager's filter without the call returns EPERM or ENOSYS.
     File::open("/proc/self/exe").is_ok_and(|file| cachestat(&file, 0, 1).is_ok())
 }
 
@@ -128,7 +128,7 @@ impl RechargeJob {
         Ok(result)
     }
 
-    /// How much of the file to recharge, bytes. A file with dirty pages is refused.
+    /// The bytes of the file to recharge. A file with dirty pages is refused.
     fn recharge_limit(&self, file: &File) -> Result<u64, String> {
         let stat = cachestat(file, 0, 0).map_err(|errno| match errno {
             Errno::NOSYS => NO_CACHESTAT.to_owned(),
@@ -163,7 +163,7 @@ impl RechargeJob {
     }
 }
 
-/// Drops one chunk, if all cached pages of it can be dropped, and has it read again.
+/// Drops one chunk, if all its cached pages can be dropped, and has it read again.
 fn recharge_chunk(
     file: &File,
     at: u64,
@@ -228,7 +228,7 @@ fn name(file: &File) -> String {
 
 // Limits of an owner: free memory, memory limits, pressure.
 
-/// A tenant whose tasks wait for memory for this part of the time (PSI `some avg10`, percent) is not given more.
+/// A tenant whose tasks wait for memory for this part of the time (PSI `some avg10`, percent) gets no more pages.
 const MAX_SOME_AVG10: f64 = 5.0;
 
 /// The limits of an owner, opened once for all checks of a job.
@@ -242,7 +242,7 @@ impl OwnerLimits {
     /// Opens the files.
     ///
     /// # Errors
-    /// What could not be opened.
+    /// The file that could not be opened.
     pub(super) fn open(owner: &Cgroup) -> Result<Self, String> {
         let fs = CgroupFs::discover().map_err(|e| e.to_string())?;
         let ancestors = owner.path().ancestors().skip(1);
@@ -262,9 +262,9 @@ impl OwnerLimits {
     /// Checks that the owner can take this number of bytes more: no limit of it or its ancestors is near, and no pressure.
     ///
     /// # Errors
-    /// The limit that is in the way.
+    /// The exceeded limit.
     pub(super) fn check(&self, bytes: u64) -> Result<(), String> {
-        // Without PSI the pressure is not known.
+        // Without PSI the pressure is unknown.
         if let Some(owner) = self.cgroups.first()
             && let Ok(psi) = owner.pressure(PsiResource::Memory)
             && psi.some.avg10 >= MAX_SOME_AVG10
@@ -333,7 +333,7 @@ impl RechargeWorker {
         let _ = self.jobs.send(job);
     }
 
-    /// The results that have come since the last call: of each job what was done, or why nothing was.
+    /// The results since the last call: the effect of each job, or why nothing was done.
     pub(super) fn results(&self) -> impl Iterator<Item = Result<JobResult, String>> {
         self.results.try_iter()
     }

@@ -1,9 +1,8 @@
-//! Recharging: moves the charge of a shared file's pages to the tenant that should have it.
+//! Recharging: moves the charge of a shared file's pages to its heaviest reader.
 //!
-//! It is off by default. For `WATCH` of each period the probes record which files are read by other tenants than the one
-//! charged. The planner then chooses files, and a thread drops their pages and has them read again from within the owner's
-//! cgroup, one file at a time. While the probes watch, each cached read of the machine takes some tens of nanoseconds a page
-//! longer.
+//! It is off by default. For `WATCH` of each period the probes record reads of files whose pages another tenant is charged for.
+//! The planner then chooses files. A thread drops their pages and has them read again from within the owner's cgroup, one file
+//! at a time. While the probes watch, each cached read on the machine takes some tens of nanoseconds a page longer.
 
 mod controller;
 mod helper;

@@ -1,9 +1,9 @@
 //! Memcg recharging (Justitia, section III-B2): "when multiple application share the same page, Justitia designates the
 //! highest-weighted application as the owner of the page". The kernel charges the cgroup that touches a page first. This
-//! planner decides which files to read again so that their pages are charged to the heaviest reader.
+//! planner chooses files to read again, so that their pages are charged to the heaviest reader.
 //!
-//! The gain: pages of a tenant above its share of the cache go first when memory is short, and a heavier tenant's reads of
-//! them would then come from the disk. The cost: reading the file once more.
+//! The gain: pages of a tenant above its share of the cache are reclaimed first when memory is short. A heavier tenant's reads
+//! of them would then come from the disk. The cost: reading the file once more.
 
 use std::collections::HashMap;
 
@@ -20,11 +20,11 @@ use crate::page_cache::Entitlements;
 #[cfg(test)]
 mod tests;
 
-/// The files to recharge, the greatest gain first, until they add up to `max` bytes. Each is judged as if those before it
-/// had been recharged. None while free memory is near the headroom.
+/// The files to recharge, the greatest gain first, until they add up to `max` bytes. Each is judged as if those before it had
+/// been recharged. None while free memory is near the headroom.
 ///
-/// `files` is what the probe has seen in `seconds`. `root` is the root cgroup, whose pages belong to no tenant.
-/// `tried_lately` tells which files are not to be tried again yet.
+/// `files` are the probe's records of `seconds`. `root` is the root cgroup, whose pages belong to no tenant. `tried_lately`
+/// says which files must not be tried again yet.
 #[must_use]
 pub fn plan_recharge(
     snapshot: &Snapshot,
@@ -65,7 +65,7 @@ pub fn plan_recharge(
 /// Recharge a file's pages to a heavier tenant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RechargeIntent {
-    /// Which file.
+    /// The file.
     pub file: FileId,
     /// The new owner: a leaf.
     pub owner: CgroupId,
@@ -73,18 +73,18 @@ pub struct RechargeIntent {
     pub charged: CgroupId,
     /// Bytes of the file in the page cache.
     pub cached: u64,
-    /// The facts behind it.
+    /// The reason.
     pub reason: RechargeGain,
 }
 
 /// The time over which the gain is estimated, seconds.
 pub const HORIZON: u32 = 300;
-/// A file with less in the page cache is not worth a process, bytes.
+/// A file with fewer bytes in the page cache is not worth a process.
 pub const MIN_RECHARGE_BYTES: u64 = 256 << 10;
 /// Free memory above the headroom that recharging needs, bytes: it reads the file again.
 pub const MIN_SPARE_MEMORY: u64 = 16 << 20;
 
-/// Why a file remains charged as it is.
+/// Why a file's charge stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepReason {
     /// A process has it mapped.
@@ -93,18 +93,18 @@ pub enum KeepReason {
     SmallCache,
     /// No tenant reads more than a little of it.
     LittleRead,
-    /// No tenant that reads it is heavier than the one that is charged.
+    /// No reader is heavier than the charged tenant.
     NoHeavierReader,
     /// Reading it again costs more than the expected gain.
     SmallGain,
-    /// It was tried lately.
+    /// It was tried recently.
     TriedLately,
 }
 
 /// The gain must be at least this multiple of the cost.
 const MIN_GAIN: f64 = 2.0;
-/// The new owner must have read this fraction of the cached pages, each counted once. The other pages are recharged along
-/// with them.
+/// The new owner must have read this fraction of the cached pages, each counted once. The other pages are recharged along with
+/// them.
 const MIN_READ: f64 = 0.25;
 
 /// The tenants, as if the files of all intents so far had been recharged.
@@ -141,8 +141,8 @@ impl<'a> Tenants<'a> {
         self.ids.get(&key).copied()
     }
 
-    /// The fraction of a tenant's pages, if it had `more`, that exceeds its share of the cache: these go first when memory
-    /// is short.
+    /// The fraction of a tenant's pages, with `more` of them, that exceeds its share of the cache: these are reclaimed first
+    /// when memory is short.
     fn exposed(&self, id: NodeId, more: u64) -> f64 {
         let held = self.held[id.index()].saturating_add(more);
         let keeps = to_f64(self.capacity) * self.shares[id.index()];
@@ -152,7 +152,7 @@ impl<'a> Tenants<'a> {
         (1.0 - keeps / to_f64(held)).clamp(0.0, 1.0)
     }
 
-    /// Goes on as if a file had been recharged.
+    /// Continues as if a file had been recharged.
     pub(super) fn apply(&mut self, intent: &RechargeIntent) {
         if let Some(id) = self.find(intent.charged) {
             let held = &mut self.held[id.index()];
@@ -164,8 +164,7 @@ impl<'a> Tenants<'a> {
         }
     }
 
-    /// Decides about one file, which was watched for `seconds`. `tried_lately` tells which files are not to be tried
-    /// again yet.
+    /// Decides about one file, which was watched for `seconds`. `tried_lately` says which files must not be tried again yet.
     pub(super) fn judge(
         &self,
         file: &SharedInode,
@@ -204,7 +203,7 @@ impl<'a> Tenants<'a> {
         })
     }
 
-    /// The tenant of the highest weight that reads enough of a file: Justitia's owner (section III-B2).
+    /// The heaviest tenant that reads enough of a file: Justitia's owner (section III-B2).
     fn heaviest_reader(&self, file: &SharedInode) -> Result<(NodeId, CgroupId), KeepReason> {
         let needed = MIN_READ * to_f64(file.cached);
         let mut readers: Vec<CgroupId> = file.uses.iter().map(|one| one.user).collect();
@@ -226,7 +225,7 @@ impl<'a> Tenants<'a> {
             .ok_or(KeepReason::NoHeavierReader)
     }
 
-    /// The expected gain of recharging a file from `charged` to `owner`, if that is enough.
+    /// The expected gain of recharging a file from `charged` to `owner`, if large enough.
     fn gain(
         &self,
         file: &SharedInode,
@@ -235,7 +234,7 @@ impl<'a> Tenants<'a> {
         charged: CgroupId,
     ) -> Result<RechargeGain, KeepReason> {
         let owner_share = self.shares[owner.index()];
-        // A removed cgroup has no weight any more, and nothing protects its pages.
+        // A removed cgroup has no weight any more, and its pages no protection.
         let charged = self.find(charged);
         let charged_share = charged.map_or(0.0, |id| self.shares[id.index()]);
         let exposed = charged.map_or(1.0, |id| self.exposed(id, 0));
@@ -277,8 +276,7 @@ fn shares(snapshot: &Snapshot) -> Vec<f64> {
     shares
 }
 
-/// Bytes of a file's pages that a tenant has read and others are charged for, each page counted once; at most what is
-/// cached.
+/// Bytes of a file's pages that a tenant has read and others are charged for, each page counted once; at most the cached bytes.
 fn bytes_read(file: &SharedInode, user: CgroupId) -> u64 {
     let own = file.uses.iter().filter(|one| one.user == user);
     let sum = own.fold(0_u64, |sum, one| sum.saturating_add(one.bytes));
