@@ -1,4 +1,4 @@
-//! Checks before the agent starts, and the limits of its work that follow; and its errors.
+//! Checks before the agent starts, the resulting limits of its work, and its errors.
 
 use justitia_cgroup_tree::Rule;
 use justitia_kernel::capabilities::{Capabilities, CapabilityId, Feature, State, SupportLevel};
@@ -8,7 +8,7 @@ use crate::config::{Config, StateOnDisk};
 use crate::knobs::KnobStoreError;
 use crate::page_cache::{ReclaimFeatures, lru_gen_usable};
 
-/// Checks the features that the agent needs. Returns what limits its work.
+/// Checks the features that the agent needs. Returns the limits of its work.
 ///
 /// # Errors
 /// If it cannot work at all.
@@ -28,8 +28,8 @@ pub(super) fn check_features(
             .iter()
             .map(|b| format!("{} ({})", b.consequence, b.capability.reason))
             .collect();
-        // Protection works without reclaim, and reclaim without protection. Without weights all tenants are equal.
-        // With pages of another size not even what is observed would be right.
+        // Protection works without reclaim, and reclaim without protection. Without weights all tenants are equal. With another
+        // page size even observed values would be wrong.
         let misread = capabilities.state(CapabilityId::PageSize) == State::No;
         let vital = feature == Feature::CacheProtection && (!observe || misread);
         if support.level == SupportLevel::Unavailable && vital {
@@ -65,7 +65,7 @@ pub(super) fn check_state_dir(
     }
 }
 
-/// What this kernel's reclaim can do.
+/// The features of this kernel's reclaim.
 pub(super) fn reclaim_features(capabilities: &Capabilities) -> ReclaimFeatures {
     let multi_gen = capabilities.has(CapabilityId::Mglru);
     ReclaimFeatures {
@@ -77,11 +77,12 @@ pub(super) fn reclaim_features(capabilities: &Capabilities) -> ReclaimFeatures {
     }
 }
 
-/// So many paths are compared with rules at most, a tenth of a second: of the last rules, which are written for single tenants.
+/// The most comparisons of paths with rules, a tenth of a second. The last rules come first: they are written for single
+/// tenants.
 const MAX_LOOKS: usize = 1 << 19;
 
-/// The rules that no cgroup has matched, each with what is to be told of it: those that may have been meant for a cgroup that
-/// there is, and with `all` the others, too.
+/// The rules that no cgroup has matched, each with its text. These are the rules that may have been meant for an existing
+/// cgroup, and with `all` also the others.
 pub(super) fn unmatched(agent: &Agent, all: bool) -> Vec<(Rule, String)> {
     let cgroups = &agent.monitor.cgroups;
     let ids = cgroups.breadth_first();
@@ -113,9 +114,9 @@ pub enum RunError {
     /// The machine lacks something that the agent needs.
     #[error("{feature} cannot work here: {}. `justitia doctor` says more; nothing was changed", reasons.join("; "))]
     Unavailable {
-        /// What cannot work.
+        /// The feature.
         feature: &'static str,
-        /// Why.
+        /// The reasons.
         reasons: Vec<String>,
     },
     /// The journal would wait for a disk that the agent limits.
@@ -136,7 +137,7 @@ pub enum RunError {
     /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was being done.
+        /// The failed operation.
         what: String,
         /// The system's error.
         source: std::io::Error,

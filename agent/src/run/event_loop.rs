@@ -1,4 +1,4 @@
-//! The agent's loop: ticks, answers to clients in between, and the end.
+//! The agent's loop: ticks, answers to clients between them, and the end.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -19,24 +19,24 @@ use crate::knobs::log_restored;
 use crate::status::collect::status;
 use crate::status::control::Control;
 
-/// The least time between two ticks, however many events come.
+/// The least time between two ticks, even with many events.
 const MIN_TICK: Duration = Duration::from_millis(20);
 
-/// At the end, failed restores are tried again for so long.
+/// At the end, failed restores are retried for this long.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An agent, and what its loop waits for.
+/// An agent, and the sources of wakeups for its loop.
 #[derive(Debug)]
 pub(super) struct AgentLoop {
-    /// The sockets and the port are closed before the agent is dropped, which may still have to restore knobs; and to detach
-    /// the probes takes seconds.
+    /// The sockets and the port are closed before the agent is dropped: it may still have to restore knobs, and detaching the
+    /// probes takes seconds.
     waits: Waits,
     pub(super) live: Live,
     pub(super) agent: Agent,
     observe: bool,
 }
 
-/// What the loop waits for, beside the time and the events of the cgroup tree.
+/// The sources of wakeups, beside the time and the events of the cgroup tree.
 #[derive(Debug)]
 pub(super) struct Waits {
     pub(super) signals: Signals,
@@ -54,7 +54,7 @@ enum WakeReason {
     Request,
     /// A client of the status socket.
     Client,
-    /// Events of the cgroup tree, or the time.
+    /// Events of the cgroup tree, or the timeout.
     Tick,
 }
 
@@ -68,7 +68,7 @@ impl AgentLoop {
         }
     }
 
-    /// Runs until a signal asks it to stop, or a vital file cannot be read any more; then restores all knobs.
+    /// Runs until a signal stops it, or a vital file cannot be read any more; then restores all knobs.
     ///
     /// # Errors
     /// If a vital file cannot be read any more, or knobs could not be restored.
@@ -99,7 +99,7 @@ impl AgentLoop {
         }
     }
 
-    /// Tells the next agent what this one knows of working sets. Without that it only has to learn it again.
+    /// Passes the known working sets to the next agent. Without them it has to observe them again.
     fn hand_over(&self) {
         if self.observe {
             return;
@@ -126,8 +126,8 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// Answers clients until `wait` has passed, or events or a signal have come. Returns whether it is to stop. However
-    /// many clients ask, the next tick does not come earlier, and their cost does not count against the monitor's budget.
+    /// Answers clients until `wait` has passed, or events or a signal arrive. Returns whether to stop. Even with many clients,
+    /// the next tick does not come earlier, and their cost does not count against the monitor's budget.
     pub(super) fn answer_until_due(&mut self, wait: Duration) -> bool {
         let due = Instant::now() + wait;
         loop {
@@ -145,7 +145,7 @@ impl AgentLoop {
                 WakeReason::HangUp => {
                     let stop = self.waits.signals.take_hang_up();
                     if !stop {
-                        // It is in the log.
+                        // The result is in the log.
                         let _ = self.reload();
                     }
                     return stop;
@@ -162,7 +162,7 @@ impl AgentLoop {
         }
     }
 
-    /// Reads the configuration again, and goes on with it, or says why not.
+    /// Reloads the configuration, or reports why not.
     fn reload(&mut self) -> Answer {
         match self.live.reload(&mut self.agent) {
             Ok(done) => {
@@ -183,7 +183,7 @@ impl AgentLoop {
         }
     }
 
-    /// Does what the clients of the control socket have asked.
+    /// Handles the requests of the control socket.
     fn answer_requests(&mut self) {
         for asked in self.waits.control.requests() {
             let answer = match &asked.request {
@@ -195,7 +195,7 @@ impl AgentLoop {
         }
     }
 
-    /// Waits for the time, events, a client or a signal.
+    /// Waits for the timeout, events, a client or a signal.
     fn wait(&self, timeout: Duration) -> WakeReason {
         let waits = &self.waits;
         let mut fds = vec![
@@ -209,7 +209,7 @@ impl AgentLoop {
             fds.push(PollFd::from_borrowed_fd(watcher.as_fd(), PollFlags::IN));
         }
         let timeout = Timespec::try_from(timeout).ok();
-        // If it is interrupted, the wait is shorter.
+        // An interrupt shortens the wait.
         let _ = poll(&mut fds, timeout.as_ref());
         let ready = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::IN);
         let ready: Vec<bool> = fds.iter().map(ready).collect();
@@ -225,7 +225,7 @@ impl AgentLoop {
     }
 }
 
-/// What is logged at the end.
+/// The log line at the end.
 fn ended(observe: bool, restored: usize) -> String {
     if observe {
         return "stopped: it observed, and changed no knob".to_owned();

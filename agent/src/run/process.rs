@@ -17,16 +17,16 @@ use crate::knobs::watchdog::INTERRUPT;
 pub(super) fn handle_signals() -> Result<Signals, RunError> {
     let install = || RunError::system("installing a signal handler");
     let signals = Signals::handle().map_err(install())?;
-    // The handler does nothing: a pending signal ends a write in the kernel. The signal is delivered to this thread, the main
-    // one, which writes the knobs.
+    // The handler does nothing: a pending signal interrupts a write in the kernel. The signal is delivered to this main thread,
+    // which writes the knobs.
     signal_hook::flag::register(INTERRUPT, Arc::default()).map_err(install())?;
-    // With this handler a write beyond the limit of file sizes fails, as on a full file system, and does not kill the agent.
+    // With this handler a write beyond the file size limit fails, as on a full file system, and does not kill the agent.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(install())?;
     Ok(signals)
 }
 
-/// Raises the limit of file descriptors: a cgroup takes three (its directory, its events, its watch). The soft limit is
-/// raised to the hard one, and the hard one, if permitted, to what 10,000 cgroups need.
+/// Raises the limit of file descriptors: a cgroup takes three (its directory, its events, its watch). The soft limit is raised
+/// to the hard one, and the hard one, if permitted, to the need of 10,000 cgroups.
 pub(super) fn raise_descriptor_limit() {
     const WANTED: u64 = 32_768;
     let now = getrlimit(Resource::Nofile);
@@ -46,12 +46,12 @@ pub(super) fn raise_descriptor_limit() {
     }
 }
 
-/// Locks the agent's pages as they come into use, so that it does not wait for its own code and heap to be read back when
-/// memory is short: that is when it is needed. A `MemoryMin=` of its unit does not do that: it counts for nothing below a
-/// slice without one. Returns whether they are locked.
+/// Locks the agent's pages as they come into use. So it does not wait for its own code and heap to be read back when memory is
+/// short, which is when it is needed. A `MemoryMin=` of its unit does not help: it has no effect below a slice without one.
+/// Returns whether they are locked.
 ///
-/// They are only where locked memory is not limited, as in the packaged unit, whose `MemoryMax=` bounds them: the limit counts
-/// address space, of which stacks and heaps reserve far more than they use, and beyond it allocations would fail.
+/// They are locked only if locked memory is not limited, as in the packaged unit, whose `MemoryMax=` bounds them. A limit
+/// counts address space, of which stacks and heaps reserve far more than they use, and beyond it allocations would fail.
 pub(super) fn lock_memory() -> bool {
     if getrlimit(Resource::Memlock).current.is_some() {
         return false;

@@ -1,4 +1,4 @@
-//! What of a running agent another configuration changes: the agent itself, and the metrics.
+//! Applies another configuration to a running agent: to the agent itself, and to the metrics.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,24 +16,24 @@ use crate::agent::Agent;
 use crate::config::{Checked, Config};
 use crate::status::metrics;
 
-/// How long the metrics wait for the status: less than their clients are served for.
+/// How long the metrics wait for the status: less than the server's timeout for their clients.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// A rule that no cgroup has matched for so long after it was read is told. Of a container that runs a runtime has written the
-/// files by then.
+/// A rule that no cgroup has matched is reported this long after it was read. By then the runtime has written the files of a
+/// running container.
 const UNMATCHED: Duration = Duration::from_secs(60);
 
-/// The configuration's file, and what follows it beside the agent.
+/// The configuration's file, and its parts outside the agent.
 #[derive(Debug)]
 pub(super) struct Live {
-    /// The file that was named; `None` for the default place.
+    /// The named file; `None` for the default path.
     pub(super) file: Option<PathBuf>,
     pub(super) metrics: Exporter,
-    /// What limits the agent's work on this machine, for the status.
+    /// The limits of the agent's work on this machine, for the status.
     pub(super) limitations: Vec<String>,
-    /// Rules that no cgroup had matched when that was last looked at, and what is told of them.
+    /// Rules that no cgroup had matched at the last check, and their warnings.
     pub(super) doubts: Vec<(Rule, String)>,
-    /// When rules that no cgroup has matched are looked for, once.
+    /// When the rules that no cgroup has matched are checked, once.
     pub(super) doubts_due: Option<Instant>,
 }
 
@@ -44,7 +44,7 @@ impl Live {
         [self.limitations.as_slice(), metrics, &self.doubts()].concat()
     }
 
-    /// What the configuration can hardly mean: nothing of rules that a cgroup has matched meanwhile.
+    /// Doubtful parts of the configuration, without rules that a cgroup has matched meanwhile.
     fn doubts(&self) -> Vec<String> {
         let doubts = self.doubts.iter().filter(|(rule, _)| !rule.has_matched());
         doubts
@@ -52,21 +52,21 @@ impl Live {
             .collect()
     }
 
-    /// Notes of the configuration in use, which was just read, what it can hardly mean, and logs it.
+    /// Records and logs doubtful parts of the configuration that was just read.
     pub(super) fn doubt(&mut self, agent: &Agent, now: Instant) {
         self.doubts.clear();
         self.doubts_due = Some(now + UNMATCHED);
         self.log_doubts(unmatched(agent, false));
     }
 
-    /// The same of all rules that no cgroup has matched, once that is due.
+    /// The same for all rules that no cgroup has matched, once that is due.
     pub(super) fn doubt_late(&mut self, agent: &Agent, now: Instant) {
         if self.doubts_due.take_if(|due| now >= *due).is_some() {
             self.log_doubts(unmatched(agent, true));
         }
     }
 
-    /// Takes these for the doubts, and logs those that are new.
+    /// Records these doubts, and logs those that are new.
     fn log_doubts(&mut self, found: Vec<(Rule, String)>) {
         let before = std::mem::replace(&mut self.doubts, found);
         for (_, doubt) in &self.doubts {
@@ -76,10 +76,10 @@ impl Live {
         }
     }
 
-    /// Reads the configuration again, and has `agent` go on with it. Returns what was read, and what is odd, a line each.
+    /// Reads the configuration again, and has `agent` adopt it. Returns the read files and the warnings, a line each.
     ///
     /// # Errors
-    /// Everything that keeps it from being used, a line each. Then nothing has changed.
+    /// Everything that makes it invalid, a line each. Then nothing has changed.
     pub(super) fn reload(&mut self, agent: &mut Agent) -> Result<Vec<String>, Vec<String>> {
         let checked = Config::check_owned(self.file.as_deref())
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
@@ -108,7 +108,7 @@ impl Live {
     }
 }
 
-/// What was read, what not, and what is odd.
+/// The read files, the skipped ones, and the warnings.
 fn told(checked: &Checked) -> Vec<String> {
     let name = |path: &PathBuf| escape::encode(path.as_os_str());
     let read = checked.files.iter().map(|f| format!("read: {}", name(f)));
@@ -131,9 +131,9 @@ fn told(checked: &Checked) -> Vec<String> {
 #[derive(Debug)]
 pub(super) struct Exporter {
     server: Option<Server>,
-    /// Where they are served.
+    /// The current address.
     listen: Option<SocketAddr>,
-    /// Where they are to be served.
+    /// The configured address.
     wanted: Option<SocketAddr>,
     socket: PathBuf,
     max_tenants: Arc<AtomicUsize>,
@@ -142,7 +142,7 @@ pub(super) struct Exporter {
 }
 
 impl Exporter {
-    /// Serves the metrics, if that is configured. The agent also runs if it cannot.
+    /// Serves the metrics, if configured. The agent also runs without them.
     pub(super) fn start(config: &Config) -> Self {
         let mut exporter = Self {
             server: None,
@@ -152,16 +152,16 @@ impl Exporter {
             max_tenants: Arc::default(),
             error: None,
         };
-        // An address that cannot be had is noted. An error is returned only for one that is not wanted yet.
+        // An unavailable address is recorded. An error is returned only for a new address.
         let _ = exporter.follow(config);
         exporter
     }
 
-    /// Serves them as configured now. At another address they are served there before they are no more at the old one. Where
-    /// the address is the same as before and still cannot be had, that limits the agent as it did.
+    /// Serves the metrics as configured now. A new address is served before the old one is closed. If the address is unchanged
+    /// and still unavailable, that stays a limitation.
     ///
     /// # Errors
-    /// If another address cannot be had. Then nothing has changed.
+    /// If another address is unavailable. Then nothing has changed.
     fn follow(&mut self, config: &Config) -> Result<(), String> {
         let max = config.metrics.max_tenants;
         let listen = config.metrics.listen;

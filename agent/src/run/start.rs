@@ -22,12 +22,12 @@ use crate::page_cache::reclaim::Reclaimer;
 use crate::status::collect::status;
 use crate::status::control::Control;
 
-/// Runs until a signal asks it to stop. With `observe` it writes nothing but its sockets. `config` was read from `file`, or
-/// from the default place; SIGHUP and a request have it read again.
+/// Runs until a signal stops it. With `observe` it writes nothing but its sockets. `config` was read from `file`, or from the
+/// default path; SIGHUP and a request reload it.
 ///
 /// # Errors
-/// If the machine lacks what the agent needs: then nothing was changed. If a vital file cannot be read any more: then all
-/// knobs were restored.
+/// If the machine lacks a required feature: then nothing was changed. If a vital file cannot be read any more: then all knobs
+/// were restored.
 pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), RunError> {
     let capabilities = Capabilities::detect(&Paths::default());
     let mut limitations = check_features(&capabilities, observe)?;
@@ -39,7 +39,7 @@ pub fn run(config: Config, file: Option<&Path>, observe: bool) -> Result<(), Run
         lock_memory();
     }
 
-    // Clients may connect from now on. They are answered once the control socket is there, too.
+    // Clients may connect from now on. They are answered once the control socket exists, too.
     let socket_path = config.socket.clone();
     let socket = listen(&socket_path)?;
     tracing::info!(
@@ -101,7 +101,7 @@ fn listen(path: &Path) -> Result<AnswerSocket, RunError> {
     })
 }
 
-/// Says that the agent runs, and what it has found.
+/// Logs that the agent runs, and its findings.
 fn log_running(agent: &Agent, limitations: &[String], observe: bool, socket: &Path) {
     let cgroups = &agent.monitor.cgroups;
     tracing::info!(
@@ -118,7 +118,7 @@ fn log_running(agent: &Agent, limitations: &[String], observe: bool, socket: &Pa
     }
 }
 
-/// What an agent has that acts: the knob store, which restores what an earlier agent has left, and the reclaim threads.
+/// The parts of an agent that acts: the knob store, which restores an earlier agent's knobs, and the reclaim threads.
 fn start_enforcement(
     config: &Config,
     fs: &CgroupFs,
@@ -136,7 +136,7 @@ fn start_enforcement(
     Ok((Some(store), Some(reclaimer)))
 }
 
-/// An agent in this process that only observes, for clients on a machine where no agent runs.
+/// An agent in this process that only observes, for clients on a machine without a running agent.
 #[derive(Debug)]
 pub struct Standalone {
     agent: Agent,

@@ -22,10 +22,10 @@ use crate::monitor::{WINDOW, WindowStats, process_cpu, thread_cpu};
 use crate::page_cache::Node;
 use crate::page_cache::protection::{DEADBAND, MIN_DEADBAND, written_by};
 
-/// The most labels of a tenant that are told.
+/// The most labels of a tenant in the status.
 const MAX_LABELS: usize = 16;
 
-/// Everything, as it is now.
+/// The whole status, as it is now.
 pub(crate) fn status(agent: &Agent, at_start: &[String], observe: bool) -> Status {
     let now = Instant::now();
     let memory = agent.snapshot.memory;
@@ -88,7 +88,7 @@ pub(crate) fn status(agent: &Agent, at_start: &[String], observe: bool) -> Statu
     }
 }
 
-/// The knobs that others have set.
+/// The knobs that other writers have set.
 fn external(agent: &Agent) -> Vec<ExternalKnob> {
     let store = agent.knobs.as_ref().into_iter();
     store
@@ -105,7 +105,7 @@ fn external(agent: &Agent) -> Vec<ExternalKnob> {
         .collect()
 }
 
-/// The knobs that the agent does not write any more.
+/// The knobs that the agent has given up.
 fn given_up(agent: &Agent) -> Vec<GivenUpKnob> {
     let store = agent.knobs.as_ref().into_iter();
     store
@@ -118,7 +118,7 @@ fn given_up(agent: &Agent) -> Vec<GivenUpKnob> {
         .collect()
 }
 
-/// Every tenant, inner nodes with the sums of the tenants below them.
+/// Every tenant; inner nodes with the sums of the tenants below them.
 fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) -> Vec<TenantStatus> {
     let mut knobs = knobs(agent);
     let root = agent.monitor.cgroups.root();
@@ -176,7 +176,7 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
     tenants.values_mut().map(std::mem::take).collect()
 }
 
-/// What a tenant is, and the weight that was declared for it.
+/// The container, unit or virtual machine of a tenant, and its declared weight.
 fn identity(agent: &Agent, node: &Node) -> TenantStatus {
     let identity = node.identity();
     let labels = identity.labels.iter().take(MAX_LABELS);
@@ -223,7 +223,7 @@ fn limitations(agent: &Agent) -> Vec<String> {
         .collect()
 }
 
-/// PV of every group and of the whole, from those of the leaves.
+/// The PV of every group and of the whole, from those of the leaves.
 fn live(snapshot: &Snapshot, rates: &[Option<WindowStats>]) -> FairnessWindow {
     let tree = snapshot.tenants.map(|_, tenant| tenant.weight);
     let activities: Vec<_> = rates
@@ -258,7 +258,7 @@ fn app(rates: &WindowStats) -> AppStatus {
     }
 }
 
-/// The knobs that the agent has moved, left to others or given up, by cgroup.
+/// The knobs that the agent has set, left to others or given up, by cgroup.
 fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
     let mut knobs: HashMap<CgroupId, Vec<KnobStatus>> = HashMap::new();
     let (store, protection) = (&agent.knobs, &agent.protection);
@@ -318,7 +318,7 @@ fn knobs(agent: &Agent) -> HashMap<CgroupId, Vec<KnobStatus>> {
     knobs
 }
 
-/// Why a knob of ours has its value.
+/// The reason of our value in a knob.
 fn reason(agent: &Agent, id: CgroupId, knob: Knob) -> Option<Reason> {
     match knob {
         Knob::MemoryLow => agent.protection.reason(id, knob),
@@ -349,9 +349,9 @@ struct Subtotal {
     mapped: u64,
     refaults: u64,
     app: Option<AppStatus>,
-    /// Bytes per second that hit the cache, of `reads`.
+    /// Bytes per second of `reads` that hit the cache.
     hits: f64,
-    /// Bytes per second read by tenants whose hit ratio is known.
+    /// Bytes per second read by tenants with a known hit ratio.
     reads: f64,
 }
 
@@ -412,11 +412,11 @@ fn add_app(sum: &mut AppStatus, part: &AppStatus) {
     sum.miss_rate += part.miss_rate;
 }
 
-/// Adds to every inner node what its descendants have. Its hit ratio is theirs, weighted by what they read.
+/// Adds the descendants' values to every inner node. Its hit ratio is theirs, weighted by their reads.
 pub(super) fn add_up(tenants: &mut Tree<TenantStatus>) {
     tenants.fold_up_mut(Subtotal::add, |_, tenant, below: Subtotal| {
         let mut sum = Subtotal::of(tenant);
-        // What applications below get counts only where the node's own are seen.
+        // The I/O of applications below counts only if the node's own is seen.
         let seen = tenant.app.is_some();
         sum.add(&below);
         if tenant.leaf {
@@ -446,8 +446,8 @@ pub(super) fn add_up(tenants: &mut Tree<TenantStatus>) {
     });
 }
 
-/// Whether nothing shows what a tenant uses of its cache: working sets are not asked for (`demand = "usage"`); or its
-/// accesses are not sampled, it has not been idle for long, and the kernel's lists do not tell.
+/// Whether a tenant's use of its cache is unknown: working sets are off (`demand = "usage"`); or its accesses are not sampled,
+/// it has not been idle for long, and the kernel's lists do not show it.
 pub(super) fn is_unknown(tenant: &Tenant, demand: DemandModel, multi_gen: bool) -> bool {
     let lists_tell = !multi_gen && tenant.key != Key::Unmanaged;
     let unused = !tenant.populated || tenant.working_set.observed_for >= MIN_OBSERVATION;

@@ -1,7 +1,6 @@
-//! The control socket: one request and one answer a client, as JSON; for root and the agent's own user alone.
+//! The control socket: one request and one answer for each client, as JSON; only for root and the agent's own user.
 //!
-//! A client is read in a thread of its own, so that one that says nothing holds up nobody. The loop takes the requests
-//! one by one.
+//! A thread of its own reads each client, so a silent client delays no other. The loop takes the requests one by one.
 
 use std::io::{Read, Result, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,9 +11,9 @@ use std::time::Duration;
 use justitia_api::control::{Answer, MAX_REQUEST_BYTES, Request, control_path};
 use justitia_common::answer_socket::AnswerSocket;
 
-/// A client that does not write or read is cut off.
+/// A client that does not write or read for this long is disconnected.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The most clients that are accepted at once; the others wait.
+/// The most clients at once; the others wait.
 const MAX_CLIENTS: usize = 16;
 
 /// The control socket; removed when dropped.
@@ -23,7 +22,7 @@ pub struct Control {
     socket: AnswerSocket,
     requests: Receiver<Asked>,
     sender: Sender<Asked>,
-    /// Becomes readable when a request has come.
+    /// Becomes readable when there is a request.
     wake: UnixStream,
     waker: UnixStream,
 }
@@ -31,16 +30,16 @@ pub struct Control {
 /// A request whose client waits for the answer.
 #[derive(Debug)]
 pub struct Asked {
-    /// What is asked.
+    /// The request.
     pub request: Request,
     client: UnixStream,
 }
 
 impl Asked {
-    /// Answers. A client that does not read is cut off.
+    /// Answers. A client that does not read is disconnected.
     pub fn answer(self, answer: &Answer) {
         let (mut client, text) = (self.client, serde_json::to_vec(answer).unwrap_or_default());
-        // Off the loop, which has better things to do.
+        // In a thread, so that the loop does not wait.
         let tell = move || drop(client.write_all(&text));
         let _ = std::thread::Builder::new()
             .name("control-answer".into())
@@ -79,7 +78,7 @@ impl Control {
         &self.wake
     }
 
-    /// Begins to read what the clients that wait have to say; returns the requests that were read since the last call.
+    /// Starts reading the waiting clients; returns the requests read since the last call.
     pub fn requests(&mut self) -> Vec<Asked> {
         for _ in 0..MAX_CLIENTS {
             let Ok((client, _)) = self.listener().accept() else {
@@ -104,7 +103,7 @@ impl Control {
     }
 }
 
-/// Reads one request. A client that may not ask, or is not understood, is told so.
+/// Reads one request. A client without permission, or with an invalid request, gets an error.
 fn read(client: UnixStream) -> Option<Asked> {
     client.set_nonblocking(false).ok()?;
     client.set_read_timeout(Some(TIMEOUT)).ok()?;

@@ -1,5 +1,5 @@
-//! The latest decisions, bounded: a few per tenant, those of one kind soon after each other told as one. And what an
-//! observer would do, for its log: a few lines every ten seconds, whatever the number of decisions.
+//! The latest decisions: a few per tenant, repeated ones merged. An observing agent logs its decisions from here, in a few
+//! lines every ten seconds, whatever their number.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,15 +8,15 @@ use justitia_api::{Action, Decision, Reason};
 
 use crate::model::Key;
 
-/// Entries of one tenant.
+/// The most entries of one tenant.
 const MAX_PER_TENANT: usize = 8;
-/// Entries in all.
+/// The most entries in all.
 const MAX_ENTRIES: usize = 1024;
 /// The same action again within this time is merged with the entry.
 const MERGE_WITHIN: Duration = Duration::from_secs(10);
-/// Between the lines about some decisions and those about later ones.
+/// The time between two groups of log lines.
 const PERIOD: Duration = Duration::from_secs(10);
-/// The most lines at once.
+/// The most lines in a group.
 const MAX_LINES: usize = 10;
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ struct Entry {
     decided: Decided,
 }
 
-/// The last decisions.
+/// The latest decisions.
 #[derive(Debug)]
 pub struct DecisionLog {
     start: Instant,
@@ -37,7 +37,7 @@ pub struct DecisionLog {
 }
 
 impl DecisionLog {
-    /// An empty log; times count from `start`. With `observe` nothing was done, only decided.
+    /// An empty log; times count from `start`. With `observe` actions are only decided, not done.
     #[must_use]
     pub const fn new(start: Instant, observe: bool) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl DecisionLog {
         }
     }
 
-    /// Adds what became of the tenant at `path`. Where there are too many entries of this tenant, or in all, the oldest is
+    /// Adds a decision about the tenant at `path`. If there are too many entries of this tenant, or in all, the oldest is
     /// dropped.
     pub fn record(&mut self, path: &str, decided: Decided, now: Instant) {
         let mut entries = self.entries.iter_mut();
@@ -56,7 +56,7 @@ impl DecisionLog {
                 && now - e.last < MERGE_WITHIN
                 && e.decided.action.merge(&decided.action)
         });
-        // The latest are last, so that the first is the oldest.
+        // The latest are last, so the first is the oldest.
         if let Some(mut entry) = same.and_then(|i| self.entries.remove(i)) {
             (entry.last, entry.decided.reason) = (now, decided.reason);
             entry.steps = entry.steps.saturating_add(1);
@@ -79,7 +79,7 @@ impl DecisionLog {
         });
     }
 
-    /// Forgets a tenant that was removed.
+    /// Forgets a removed tenant.
     pub fn forget(&mut self, key: Key) {
         self.entries.retain(|e| e.decided.key != key);
     }
@@ -120,14 +120,14 @@ impl DecisionLog {
     }
 }
 
-/// An action on a tenant, done or, in observe mode, only decided, and the reason for it.
+/// An action on a tenant, done or (in observe mode) only decided, and its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decided {
     /// The tenant.
     pub key: Key,
-    /// What was done.
+    /// The action.
     pub action: Action,
-    /// Why.
+    /// Its reason.
     pub reason: Reason,
 }
 
@@ -142,7 +142,7 @@ impl Decided {
         }
     }
 
-    /// Whether it changes something: an observer only would.
+    /// Whether it changes something: an observing agent only decides it.
     pub(crate) const fn is_deed(&self) -> bool {
         matches!(
             self.action,

@@ -36,20 +36,20 @@ pub(super) enum Value {
     Float(f64),
 }
 
-/// A sample: the values of the metric's labels but `tenant`, and its value.
+/// A sample: the values of the metric's labels except `tenant`, and its value.
 pub(super) type LabelledValue = (Vec<String>, Value);
 
-/// Where the samples come from.
+/// The source of the samples.
 pub(super) enum Source {
-    /// One of the agent.
+    /// One sample of the agent.
     Agent(fn(&Page<'_>) -> Option<Value>),
-    /// Those of the agent, by labels.
+    /// Samples of the agent, by labels.
     AgentBy(&'static [&'static str], fn(&Page<'_>) -> Vec<LabelledValue>),
-    /// One a tenant.
+    /// One sample for each tenant.
     Tenant(fn(&TenantStatus) -> Option<Value>),
-    /// One a tenant whose applications the probes see.
+    /// One sample for each tenant whose applications the probes see.
     App(fn(&AppStatus) -> Value),
-    /// Those of a tenant, by labels.
+    /// Samples of each tenant, by labels.
     TenantBy(
         &'static [&'static str],
         fn(&TenantStatus) -> Vec<LabelledValue>,
@@ -67,7 +67,7 @@ pub(super) struct Metric {
 }
 
 impl Metric {
-    /// Its name as a sample has it.
+    /// Its name in a sample.
     pub(super) fn full_name(&self) -> String {
         let unit = match self.unit {
             Unit::Number => "",
@@ -91,7 +91,7 @@ impl Metric {
         }
     }
 
-    /// Adds its samples to `registry`; without any it is absent.
+    /// Adds its samples to `registry`; without samples the metric is absent.
     pub(super) fn register(&self, page: &Page<'_>, registry: &mut Registry) {
         let samples = self.samples(page);
         match (self.kind, samples.first().map(|(_, value)| value)) {
@@ -202,7 +202,7 @@ impl Value {
 
 pub(super) struct Page<'a> {
     pub status: &'a Status,
-    /// Those that have series of their own.
+    /// The tenants with series of their own.
     pub tenants: &'a [TenantStatus],
 }
 

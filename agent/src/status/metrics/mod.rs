@@ -1,7 +1,7 @@
 //! OpenMetrics: the status as series, by a table.
 //!
-//! A scrape asks the status socket as any other client does, so it costs the control loop what a status does. Labels are
-//! cgroup paths, escaped as everywhere (see [`escape`](justitia_api::escape)).
+//! A scrape queries the status socket as any other client does, so it costs the control loop the same. Labels are cgroup paths,
+//! escaped as everywhere (see [`escape`](justitia_api::escape)).
 
 mod family;
 mod table;
@@ -21,8 +21,8 @@ const SERIES: usize = 26;
 /// The length of a series without its label's value, bytes: its name, the label's name, the number.
 const LINE: usize = 80;
 
-/// The text of a scrape: OpenMetrics 1.0, [`MAX_BYTES`] bytes at most. The first `max_tenants` tenants, parents first, have
-/// series of their own, as far as they fit; `tenants_without_series` says how many do not.
+/// The text of a scrape: OpenMetrics 1.0, at most [`MAX_BYTES`] bytes. The first `max_tenants` tenants, parents first, have
+/// series of their own, as far as they fit; `tenants_without_series` counts the others.
 ///
 /// # Errors
 /// If the text cannot be formatted, which does not happen with strings.
@@ -38,14 +38,14 @@ pub fn text(status: &Status, max_tenants: usize) -> Result<String, String> {
     }
 }
 
-/// How many tenants fit into a page, by the lengths of their paths: so a page that is far too long is never made.
+/// The number of tenants that fit into a page, by the lengths of their paths: so no page is made that is far too long.
 fn fitting(status: &Status, max_tenants: usize) -> usize {
     let mut left = MAX_BYTES;
     let fits = |tenant: &&TenantStatus| {
         // A label has each backslash twice.
         let path = tenant.path.len() + tenant.path.matches('\\').count();
         let image = tenant.image.as_ref().map_or(0, String::len);
-        // Escaped, a character takes ten bytes at most: `\\u{10ffff}`.
+        // An escaped character takes at most ten bytes: `\\u{10ffff}`.
         let names = 10 * (tenant.name.len() + image);
         let needs = SERIES * (LINE + path) + LINE + names;
         let fits = needs <= left;

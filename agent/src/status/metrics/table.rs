@@ -1,4 +1,5 @@
-//! The metrics of the agent: name, type, unit, help, and where the value is; and `docs/reference/metrics.md`, made of them.
+//! The metrics of the agent: name, type, unit, help, and source of the value. `docs/reference/metrics.md` is generated from
+//! them.
 
 use std::fmt::Write;
 
@@ -9,7 +10,7 @@ use super::family::Source::{Agent, AgentBy, App, Tenant, TenantBy};
 use super::family::Value::{Float, Whole};
 use super::family::{Kind, LabelledValue, Metric, Page, Unit, Value};
 
-/// All of them, in the order of the page.
+/// All metrics, in the order of the page.
 pub(super) fn metrics() -> impl Iterator<Item = &'static Metric> {
     AGENT.iter().chain(CACHE).chain(IO)
 }
@@ -27,7 +28,7 @@ macro_rules! table {
     };
 }
 
-/// Of the agent, the machine, and all tenants together.
+/// Metrics of the agent, the machine, and all tenants together.
 const AGENT: &[Metric] = table! {
     Gauge "build_info" Number: AgentBy(&["version", "mode"], build),
         "Always 1; the labels are the agent's version, and whether it acts or only observes";
@@ -72,7 +73,7 @@ const AGENT: &[Metric] = table! {
         "Reads of the probes' counters that failed";
 };
 
-/// Of each tenant, what it is, its page cache and its knobs.
+/// Metrics of each tenant: its kind, page cache and knobs.
 const CACHE: &[Metric] = table! {
     Gauge "tenant_info" Number: TenantBy(&["kind", "name", "image", "weight_source"], info),
         "Always 1; the labels are what the cgroup belongs to, the name of that and its image, escaped, and where its weight \
@@ -105,8 +106,8 @@ const CACHE: &[Metric] = table! {
         "Value that the agent has set in a knob that is one number: bytes, or percent for vm.dirty_background_ratio and vm.vfs_cache_pressure";
 };
 
-/// Of each tenant that the probes see, its I/O. 1 minus the part of `tenant_cache_fill` in `tenant_cache_read` is the hit
-/// ratio.
+/// Metrics of the I/O of each tenant that the probes see. 1 minus the part of `tenant_cache_fill` in `tenant_cache_read` is the
+/// hit ratio.
 const IO: &[Metric] = table! {
     Counter "tenant_io" Bytes: TenantBy(&["direction"], io_bytes),
         "Bytes that applications read from and wrote to regular files, cached or not";
@@ -205,7 +206,7 @@ fn by_direction(amounts: Option<(u64, u64)>) -> Vec<LabelledValue> {
     ]
 }
 
-/// Its text, Markdown.
+/// The reference as Markdown.
 #[must_use]
 pub fn markdown() -> String {
     let mut out = HEAD.to_owned();
