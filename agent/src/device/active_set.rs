@@ -1,5 +1,5 @@
-//! The tenants that use the disks. They are sampled each time; the others are looked at now and then, as of a thousand
-//! tenants most are inactive.
+//! The tenants that use the disks. They are sampled each time. The others are checked in turns, as most of a thousand tenants
+//! are inactive.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -14,20 +14,20 @@ use crate::page_cache::{CgroupTree, Node};
 #[cfg(test)]
 mod tests;
 
-/// How often inactive tenants are looked at.
+/// The period of checking inactive tenants.
 const SEARCH_PERIOD: Duration = Duration::from_secs(1);
-/// Up to this many tenants, inactive ones are looked at each time.
+/// With up to this many tenants, inactive ones are checked each time.
 const FEW_TENANTS: usize = 64;
 /// A tenant without disk activity for this long is inactive.
 const INACTIVE_AFTER: Duration = Duration::from_secs(10);
-/// The probes miss some I/O, such as the writeback of mapped pages. So the `io.stat` of some inactive tenants is read in
-/// each search, of others each time: this many …
+/// The probes miss some I/O, such as the writeback of mapped pages. So each search also reads the `io.stat` of some inactive
+/// tenants, in turns: this many …
 const IO_STATS: usize = 16;
 /// … or this many without probes, or while disks transfer more than the active tenants account for …
 const MAX_IO_STATS: usize = 640;
 /// … and each at least once in this many searches.
 const MAX_ROUNDS: usize = 240;
-/// The active tenants should account for this fraction of what disks transfer. The rest may be the file system's own I/O.
+/// Active tenants should account for this fraction of disk transfers. The remainder may be the file system's own I/O.
 const ATTRIBUTED: f64 = 0.9;
 /// The probes are not read for a tenant with more cgroups than this.
 const MAX_CGROUPS: usize = 32;
@@ -35,9 +35,9 @@ const MAX_CGROUPS: usize = 32;
 /// An inactive tenant.
 #[derive(Debug, Default)]
 struct Inactive {
-    /// [`DiskActivity::total`] when it was last looked at.
+    /// [`DiskActivity::total`] at its last check.
     disk_total: u64,
-    /// Its `io.stat` when that was last read.
+    /// Its last read `io.stat`.
     io: Option<Vec<(DevId, IoStat)>>,
 }
 
@@ -45,7 +45,7 @@ struct Inactive {
 #[derive(Debug, Default)]
 pub struct ActiveSet {
     sampler: TenantIoSampler,
-    /// When each was last seen active.
+    /// When each was last active.
     active: BTreeMap<CgroupId, Instant>,
     inactive: HashMap<CgroupId, Inactive>,
     searched_at: Option<Instant>,
@@ -56,7 +56,7 @@ pub struct ActiveSet {
 }
 
 impl ActiveSet {
-    /// Samples the active tenants. Returns what each did since the last call.
+    /// Samples the active tenants. Returns their I/O since the last call.
     pub fn sample(
         &mut self,
         cgroups: &CgroupTree,
@@ -112,8 +112,8 @@ impl ActiveSet {
         self.inactive.insert(id, inactive);
     }
 
-    /// Looks for inactive tenants that have become active. `few`: whether there are few tenants. `due`: whether some
-    /// `io.stat` are to be read.
+    /// Searches for inactive tenants that have become active. `few`: whether there are few tenants. `due`: whether to read some
+    /// `io.stat`.
     fn find_newly_active(
         &mut self,
         cgroups: &CgroupTree,
@@ -148,8 +148,8 @@ impl ActiveSet {
         }
     }
 
-    /// Takes over what disks transfer, and what of it the last sample accounts for, bytes per second. If that is not nearly
-    /// all, other active tenants are looked for sooner.
+    /// Records the disks' transfers, and the part that the last sample accounts for, bytes per second. If that is much less,
+    /// the search for other active tenants comes sooner.
     pub fn note_throughput(&mut self, transferred: f64, attributed: f64) {
         self.unattributed_io = attributed < ATTRIBUTED * transferred;
     }
@@ -189,18 +189,18 @@ impl ActiveSet {
         self.inactive.remove(&id);
     }
 
-    /// Forgets the last samples, as after a pause: the next one begins anew.
+    /// Forgets the last samples, as after a pause.
     pub fn reset(&mut self) {
         self.sampler.reset();
     }
 
-    /// The disks that are divided are these from now on. The next sample begins anew.
+    /// Sets the divided disks, and forgets the last samples.
     pub fn of_disks(&mut self, disks: Vec<DevId>) {
         self.sampler = TenantIoSampler::of(disks);
     }
 }
 
-/// The cgroup, if disks are divided among cgroups of which it is one.
+/// The cgroup, if it is one of those among which disks are divided.
 fn io_domain(cgroups: &CgroupTree, id: CgroupId) -> Option<&Cgroup> {
     let node = cgroups.get(id)?;
     cgroups.is_io_domain(node).then_some(&node.cgroup)
@@ -228,8 +228,8 @@ fn disk_activity(
         })
 }
 
-/// What the applications in a cgroup and its descendants did. Of many, which a delegatee may have made, as of the last
-/// reading of the probes: to read each would take long.
+/// The I/O of the applications in a cgroup and its descendants. With many descendants, which a delegatee may have made, as of
+/// the last reading of the probes: reading each would take long.
 fn app_io(
     cgroups: &CgroupTree,
     source: &impl AppIoSource,

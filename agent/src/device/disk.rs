@@ -1,4 +1,4 @@
-//! The disks among which I/O is divided: block devices with no other device below them.
+//! The disks among which I/O is divided: block devices without another device below them.
 //!
 //! The kernel charges a cgroup's I/O to every layer of a stack (partitions, device mapper, md, loop). Limits belong on the
 //! lowest one, where the traffic of all layers above meets. A file system of several layers (overlayfs) has no device of its
@@ -10,30 +10,30 @@ use std::path::{Path, PathBuf};
 use justitia_kernel::error::is_exhaustion;
 use justitia_kernel::io::DevId;
 
-/// A disk: a block device with nothing below it.
+/// A disk: a block device without another device below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
-    /// Its number, as a line of `io.weight` has it.
+    /// Its number, as in a line of `io.weight`.
     pub id: DevId,
     /// Its name in `/sys/block`.
     pub name: String,
     /// Its directory there.
     pub dir: PathBuf,
-    /// Which disk it is: another one may get the same number and name later.
+    /// Its identity: another disk may get the same number and name later.
     pub identity: DiskIdentity,
 }
 
-/// What tells a disk from another one of the same number, before or after it.
+/// Distinguishes a disk from an earlier or later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskIdentity {
-    /// Its sequence number, which is given once between two boots, and anew for another medium (Linux 5.15 or later).
+    /// Its sequence number, which is unique within a boot, and changes with the medium (Linux 5.15 or later).
     Sequence(u64),
-    /// The inode number of its directory in sysfs, before that.
+    /// Before that: the inode number of its directory in sysfs.
     Inode(u64),
 }
 
 impl DiskIdentity {
-    /// The disk in this directory of `/sys/block`; `None` if there is none, or that cannot be read now.
+    /// The disk in this directory of `/sys/block`; `None` if there is none, or it cannot be read now.
     #[must_use]
     pub fn of(dir: &Path) -> Option<Self> {
         Self::read(dir).ok()
@@ -50,16 +50,15 @@ impl DiskIdentity {
 }
 
 impl Disk {
-    /// The scheduler that is chosen for it, such as `none` or `bfq`.
+    /// Its current I/O scheduler, such as `none` or `bfq`.
     #[must_use]
     pub fn scheduler(&self) -> Option<String> {
         justitia_kernel::block::scheduler(&self.dir)
     }
 }
 
-/// Every disk below `sys` (`/sys`) that has a size, by name; `None` if the devices, or one of them, could not be read at this
-/// moment.
-/// Memory-backed devices (`ram`, `zram`) are none.
+/// Every disk below `sys` (`/sys`) that has a size, by name; `None` if the devices, or one of them, cannot be read now.
+/// Memory-backed devices (`ram`, `zram`) are not disks.
 #[must_use]
 pub fn disks(sys: &Path) -> Option<Vec<Disk>> {
     let devices = block_devices(sys).ok()?;
@@ -75,13 +74,13 @@ pub fn disks(sys: &Path) -> Option<Vec<Disk>> {
     )
 }
 
-/// A block device's name in `/sys/block`, and the disk that it is, or why it is none.
+/// A block device's name in `/sys/block`, and its disk, or why it is not a disk.
 pub type BlockDevice = (String, Result<Disk, NoDisk>);
 
-/// Every block device below `sys` (`/sys`) but partitions, by name: the disk that it is, or why it is none.
+/// Every block device below `sys` (`/sys`) except partitions, by name: its disk, or why it is not a disk.
 ///
 /// # Errors
-/// [`NoDisk::Unread`] if they cannot be listed at this moment.
+/// [`NoDisk::Unread`] if they cannot be listed now.
 pub fn block_devices(sys: &Path) -> Result<Vec<BlockDevice>, NoDisk> {
     let mut devices: Vec<_> = entries(&sys.join("block"))?
         .into_iter()
@@ -95,10 +94,10 @@ pub fn block_devices(sys: &Path) -> Result<Vec<BlockDevice>, NoDisk> {
     Ok(devices)
 }
 
-/// What is in a directory; nothing if it does not exist.
+/// The entries of a directory; empty if it does not exist.
 ///
 /// # Errors
-/// [`NoDisk::Unread`] if it cannot be read at this moment.
+/// [`NoDisk::Unread`] if it cannot be read now.
 pub(super) fn entries(dir: &Path) -> Result<Vec<DirEntry>, NoDisk> {
     match std::fs::read_dir(dir) {
         Ok(entries) => all_of(entries),
@@ -106,7 +105,7 @@ pub(super) fn entries(dir: &Path) -> Result<Vec<DirEntry>, NoDisk> {
     }
 }
 
-/// What could be read; no part of it if anything could not be read for lack of a resource at this moment.
+/// The readable items; an error if any could not be read for lack of a resource.
 fn all_of<T>(read: impl Iterator<Item = std::io::Result<T>>) -> Result<Vec<T>, NoDisk> {
     let kept = read.filter(|one| one.as_ref().err().is_none_or(is_exhausted));
     kept.collect::<std::io::Result<_>>()
@@ -116,22 +115,22 @@ fn all_of<T>(read: impl Iterator<Item = std::io::Result<T>>) -> Result<Vec<T>, N
 /// Why a block device is none of the disks among which I/O is divided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoDisk {
-    /// It keeps what it holds in memory.
+    /// It stores its data in memory.
     #[error("it is in memory")]
     InMemory,
     /// It has no medium, or is not set up.
     #[error("it has no size: no medium, or not set up")]
     Empty,
-    /// It lies on other devices, these.
+    /// It is stacked on these devices.
     #[error("it lies on {}, where its I/O is divided", .0.join(", "))]
     Stacked(Vec<String>),
-    /// It lies on a file.
+    /// It is backed by a file.
     #[error("it lies on a file, and its I/O is divided where that is")]
     Loop,
-    /// Its files in sysfs cannot be read: it is hidden behind another one, or about to go.
+    /// Its files in sysfs cannot be read: it is hidden behind another one, or being removed.
     #[error("sysfs does not say its size, its number or what it lies on")]
     Unknown,
-    /// The agent has no file descriptor or memory to read its files in sysfs at this moment.
+    /// The agent has no file descriptor or memory to read its files in sysfs now.
     #[error("its files in sysfs cannot be read now: no file descriptor or no memory for that")]
     Unread,
 }
@@ -160,7 +159,7 @@ fn disk(dir: &Path, name: &str) -> Result<Disk, NoDisk> {
     })
 }
 
-/// The names in a directory; none if it does not exist.
+/// The names in a directory; empty if it does not exist.
 fn names(dir: &Path) -> Result<Vec<String>, NoDisk> {
     let names = entries(dir)?.into_iter().map(|entry| entry.file_name());
     Ok(names
@@ -168,7 +167,7 @@ fn names(dir: &Path) -> Result<Vec<String>, NoDisk> {
         .collect())
 }
 
-/// The text of a file; `None` if it does not exist, or its device is gone.
+/// The text of a file; `None` if it does not exist, or its device was removed.
 fn read(path: &Path) -> Result<Option<String>, NoDisk> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text.trim().to_owned())),
@@ -177,7 +176,7 @@ fn read(path: &Path) -> Result<Option<String>, NoDisk> {
     }
 }
 
-/// Whether this process or the system lacks a resource at this moment: the error says nothing of the file.
+/// Whether this process or the system lacks a resource now: the error says nothing about the file.
 pub(crate) fn is_exhausted(error: &std::io::Error) -> bool {
     rustix::io::Errno::from_io_error(error).is_some_and(is_exhaustion)
 }

@@ -1,5 +1,4 @@
-//! A disk's own counters (Documentation/admin-guide/iostats.rst), as intervals; and the discovery of disks that are added
-//! and removed.
+//! Intervals of a disk's own counters (Documentation/admin-guide/iostats.rst), and the discovery of added and removed disks.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,16 +10,16 @@ use justitia_share::num::to_f64;
 
 use super::disk::{Disk, disks, entries};
 
-/// The fields of `/sys/block/NAME/stat` that are used.
+/// The used fields of `/sys/block/NAME/stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStat {
     /// Requests completed, reads and writes.
     pub completed: u64,
-    /// Requests under way.
+    /// Requests in flight.
     pub in_flight: u64,
-    /// Time with any request under way, milliseconds.
+    /// Time with any request in flight, milliseconds.
     pub busy: u64,
-    /// The same, times how many were.
+    /// The same, multiplied by their number.
     pub waited: u64,
     /// Sectors read and written, 512 bytes each.
     pub sectors: u64,
@@ -45,34 +44,34 @@ impl DiskStat {
     }
 }
 
-/// From this part of the time on tenants may contend for a disk. One that is the bottleneck rests now and then, while tenants that wait for it
-/// have not asked for more yet.
+/// Tenants may contend for a disk that is busy for this part of the time. A bottleneck also rests now and then, before the
+/// waiting tenants send their next requests.
 pub(super) const LOOKED_AT: f64 = 0.7;
-/// From this part of the time on a disk is busy.
+/// A disk is busy from this part of the time on.
 pub(super) const BUSY: f64 = 0.95;
 
-/// An interval, as the disk saw it.
+/// An interval of a disk's counters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// Its length, seconds.
     pub seconds: f64,
     /// The part of it in which the disk had requests, 0 to 1.
     pub busy: f64,
-    /// The part of what io.cost hands out that was used; more than 1 where it was saved or advanced. `None` without io.cost, or where
-    /// that is not known yet.
+    /// The used part of io.cost's budget; more than 1 if it was saved or advanced. `None` without io.cost, or if it is not
+    /// known yet.
     pub used: Option<f64>,
-    /// What it read and wrote, bytes per second.
+    /// Bytes read and written, per second.
     pub bytes: f64,
-    /// Requests that it completed, per second.
+    /// Completed requests, per second.
     pub requests: f64,
-    /// By how many requests more were under way at its end than at its beginning.
+    /// The growth of the requests in flight from its beginning to its end.
     pub queued: f64,
-    /// How many were under way, on the mean.
+    /// The mean number of requests in flight.
     pub under_way: f64,
 }
 
 impl Interval {
-    /// A quarter of a second in which the disk is always busy, with so much done a second and one request there.
+    /// A quarter of a second in which the disk is always busy with one request, and completes this much a second.
     #[cfg(test)]
     pub(super) const fn busy(bytes: f64, requests: f64) -> Self {
         Self {
@@ -95,13 +94,13 @@ impl Interval {
 
 /// Bytes of a sector in `stat`, whatever the disk's own sectors are.
 const SECTOR: f64 = 512.0;
-/// More than seventeen numbers take, bytes.
+/// More bytes than seventeen numbers take.
 const MAX_TEXT: usize = 512;
 
 /// Samples one disk.
 #[derive(Debug)]
 pub struct DiskSampler {
-    /// Opened once: it belongs to this disk, and never to another that gets the same name. `None` once it cannot be read.
+    /// Opened once: it belongs to this disk, and never to a later one with the same name. `None` once it cannot be read.
     file: Option<File>,
     last: Option<(Instant, DiskStat)>,
 }
@@ -127,7 +126,7 @@ impl DiskSampler {
         self.file.is_none()
     }
 
-    /// What it did since the last sample; `None` for the first one, and once its counters could not be read.
+    /// The interval since the last sample; `None` for the first one, and once its counters could not be read.
     pub fn sample(&mut self, now: Instant) -> Option<Interval> {
         let stat = self.read()?;
         let (at, before) = self.last.replace((now, stat))?;
@@ -162,10 +161,10 @@ fn interval(seconds: f64, before: &DiskStat, stat: &DiskStat) -> Option<Interval
     })
 }
 
-/// How often the block devices are listed. That is cheap, and shows devices that were added or removed.
+/// The period of listing the block devices. That is cheap, and shows added and removed devices.
 const LIST_PERIOD: Duration = Duration::from_secs(1);
-/// How often each device is read although the listing is the same: its medium may have changed, it may have got a size, or
-/// have become part of another device.
+/// The period of reading each device even if the listing is the same. Its medium may have changed, it may have got a size, or
+/// it may have become part of another device.
 const READ_PERIOD: Duration = Duration::from_secs(10);
 
 /// Finds the disks.
@@ -190,15 +189,15 @@ impl DiskDiscovery {
         }
     }
 
-    /// Every disk that is present. `None` if nothing has changed since the last call, or the listing is not due; with
-    /// `at_once` it is due. `None` also if there is no file descriptor to read them: then no disk counts as gone.
+    /// Every present disk. `None` if nothing has changed since the last call, or the listing is not due; with `at_once` it is
+    /// due. `None` also without a free file descriptor: then no disk counts as removed.
     pub fn poll(&mut self, at_once: bool, now: Instant) -> Option<Vec<Disk>> {
         let due = |at: Option<Instant>, period| at.is_none_or(|at| now - at >= period);
         if !at_once && !due(self.listed_at, LIST_PERIOD) {
             return None;
         }
         self.listed_at = Some(now);
-        // List first, then read: a device that is added in between changes the next listing.
+        // List first, then read: a device added in between changes the next listing.
         let listing = list(&self.sys.join("block"))?;
         if !at_once && listing == self.listing && !due(self.read_at, READ_PERIOD) {
             return None;
@@ -209,13 +208,13 @@ impl DiskDiscovery {
         Some(disks)
     }
 
-    /// Has the next listing read although it is the same: of what the last one found, something could not be used.
+    /// Has the next listing read even if it is the same: a device of the last one could not be used.
     pub const fn read_again(&mut self) {
         self.read_at = None;
     }
 }
 
-/// `None` if it cannot be read at this moment.
+/// `None` if it cannot be read now.
 fn list(block: &Path) -> Option<Vec<(OsString, u64)>> {
     let mut listing: Vec<_> = entries(block)
         .ok()?

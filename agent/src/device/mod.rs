@@ -1,4 +1,4 @@
-//! Device bandwidth: which disks there are, what they do, what tenants do to them, and the knobs that follow, each with its
+//! Device bandwidth: finds the disks, samples them and the tenants' I/O to them, plans, and writes the knobs, each with its
 //! reason.
 //!
 //! | planner | decides | source |

@@ -1,4 +1,4 @@
-//! Whether a knob of a tenant is ours to write, and whether a write of it stands.
+//! Whether the agent may write a tenant's knob, and whether its value is still there.
 
 use justitia_api::escape;
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
@@ -22,7 +22,7 @@ pub(super) fn ours_to_write(
     }
     match read_raw(cgroup, knob) {
         Ok(found) if found == nothing || store.is_taken(id, knob, &found) => true,
-        // An earlier agent's, and restored soon.
+        // An earlier agent's value, restored soon.
         Ok(found) if store.original_of_left(id, knob, &found).is_some() => false,
         Ok(found) => {
             let tenant = escape::encode(cgroup.path().as_os_str());
@@ -35,8 +35,8 @@ pub(super) fn ours_to_write(
     }
 }
 
-/// Whether a value of ours still stands, now that it is read again; otherwise it is another writer's from now on, or gone, and why
-/// is said. One that its operator has had us release does not.
+/// Whether a knob still holds our value, read now. If not, it is external from now on, or its cgroup was removed, and the
+/// reason is logged. A knob that its operator has released does not hold it.
 pub(super) fn still_stands(store: &mut KnobStore, id: CgroupId, knob: Knob) -> bool {
     if store.applied(id, knob).is_none() {
         return false;
@@ -52,7 +52,7 @@ pub(super) fn still_stands(store: &mut KnobStore, id: CgroupId, knob: Knob) -> b
     false
 }
 
-/// Whether the value stands; otherwise nothing of ours does, and why is said.
+/// Whether our value was written. If not, the knob holds none of ours, and the reason is logged.
 pub(super) fn told(
     cgroup: &Cgroup,
     knob: Knob,

@@ -1,13 +1,13 @@
-//! `memory.high` of buffered writers that contend: room for their dirty pages in the proportion of their parts of the disk, so
-//! that the kernel's throttling of writers follows the weights (on a stock kernel, the part of Justitia's weight-aware lock,
-//! section III-A: a tenant with more room for dirty pages is held less by the kernel when it wants another page).
+//! `memory.high` of contending buffered writers. It divides the memory for their dirty pages in proportion to their parts of
+//! the disk, so that the kernel's throttling of writers follows the weights. On a stock kernel this replaces Justitia's
+//! weight-aware lock (section III-A): the kernel throttles a tenant less if it has more room for dirty pages.
 
 use justitia_api::units::bytes;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{Bid, PAGE_SIZE, max_min};
 
-/// A writer that contends. Amounts in bytes.
+/// A contending writer. Amounts in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Writer {
     /// Its cgroup.
@@ -20,37 +20,37 @@ pub struct Writer {
     pub dirty: u64,
     /// Its other memory.
     pub other: u64,
-    /// What stands in its `memory.high`, if that is ours.
+    /// The value of its `memory.high`, if it is ours.
     pub standing: Option<u64>,
 }
 
 /// Set `memory.high` of one writer. Amounts in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoomIntent {
-    /// Whose.
+    /// The writer.
     pub id: CgroupId,
     /// The new value, a multiple of the page size.
     pub high: u64,
-    /// File pages to reclaim from it, clean ones: what it holds beyond the room, a step of it.
+    /// Clean file pages to reclaim from it in this step: those beyond its room.
     pub surplus: u64,
-    /// The room for its file pages that this leaves in the end: its part of what is divided.
+    /// The final room for its file pages: its part of `pool`.
     pub room: u64,
-    /// What is divided: the writers' file pages and the free memory.
+    /// The divided memory: the writers' file pages and the free memory.
     pub pool: u64,
-    /// Its part of what the writers have of the disk together, 0 to 1.
+    /// Its part of the writers' sum of the disk, 0 to 1.
     pub part: f64,
     /// Its memory beside file pages, which the knob counts as well.
     pub other: u64,
 }
 
 impl RoomIntent {
-    /// Where the knob goes in the end.
+    /// The final value of the knob.
     fn goal(&self) -> u64 {
         goal(self.other, self.room)
     }
 }
 
-/// Where the knob of a writer with so much room goes in the end.
+/// The final value of the knob of a writer with this room.
 fn goal(other: u64, room: u64) -> u64 {
     other + room.max(LEAST_ROOM)
 }
@@ -86,22 +86,22 @@ impl std::fmt::Display for RoomIntent {
     }
 }
 
-/// No writer has less room for file pages than this.
+/// The least room of a writer for file pages.
 pub const LEAST_ROOM: u64 = 16 << 20;
-/// At most this part of a writer's memory is reclaimed in one step.
+/// The largest part of a writer's memory that one step reclaims: one in this many.
 pub const STEP: u64 = 4;
-/// The knob stays above what a writer holds by this part of it. Below, the kernel would put the writer to sleep where it
-/// next asks for memory, perhaps within a journal's transaction, and all others with it.
+/// The knob stays above a writer's memory by one part in this many. Below it, the kernel would put the writer to sleep at its
+/// next allocation, perhaps within a journal's transaction, and all other writers with it.
 const MARGIN: u64 = 64;
-/// While more than this part of what is divided is free, a writer keeps pages up to [`KEEPS`] times its room: if they are what
-/// it reads again and again, then with a little less it would find none of them.
+/// While more than one part in this many of the pool is free, a writer keeps pages up to [`KEEPS`] times its room: if it reads
+/// them again and again, then with slightly fewer it would hit none of them.
 pub const SPARE: u64 = 8;
-/// How many times its room a writer keeps then.
+/// The multiple of its room that a writer keeps then.
 pub const KEEPS: f64 = 1.5;
-/// A knob that would move by less than this part stays.
+/// A change of a knob by less than one part in this many is not made.
 pub const DEADBAND: u64 = 8;
 
-/// Divides `pool` bytes in proportion to `parts` (any scale), at least [`LEAST_ROOM`] for each as far as that goes.
+/// Divides `pool` bytes in proportion to `parts` (any scale), at least [`LEAST_ROOM`] for each as far as possible.
 fn rooms(pool: u64, parts: &[f64]) -> Vec<u64> {
     let most = parts.iter().copied().fold(0.0, f64::max);
     let weight = |part: f64| match most > 0.0 {
@@ -117,8 +117,8 @@ fn rooms(pool: u64, parts: &[f64]) -> Vec<u64> {
     max_min(pool, &parts.iter().map(bid).collect::<Vec<_>>())
 }
 
-/// Divides the writers' file pages and the `free` memory (what may be used of it) in proportion to their
-/// parts of the disk, one careful step at a time. None if there is no second writer.
+/// Divides the writers' file pages and the usable `free` memory in proportion to their parts of the disk, in careful steps.
+/// None for fewer than two writers.
 #[must_use]
 pub fn plan_rooms(writers: &[Writer], free: u64) -> Vec<RoomIntent> {
     if writers.len() < 2 {

@@ -1,4 +1,4 @@
-//! A tenant's I/O to the disks in one interval, as sampled.
+//! A tenant's sampled I/O to the disks in one interval.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use justitia_kernel::cgroup::{Cgroup, CgroupId, StatFdCache};
 use justitia_kernel::io::{DevId, IoStat};
 use justitia_share::num::to_f64;
 
-/// What was transferred to and from a device, bytes per second, and in how many requests.
+/// Bytes and requests per second to and from a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Flow {
     /// Read.
@@ -20,7 +20,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Both together.
+    /// Read and written bytes.
     #[must_use]
     pub fn bytes(&self) -> f64 {
         self.read + self.written
@@ -30,15 +30,15 @@ impl Flow {
 /// A tenant's I/O in one interval. Amounts in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TenantIo {
-    /// What it transferred, by device, per second: of the disks that it has used in the last minute.
+    /// Its transfers per second to and from each disk that it has used in the last minute.
     pub flows: Vec<(DevId, Flow)>,
-    /// The fraction of the time in which any of its tasks waited for I/O, or for memory that writeback has to free first (PSI), or a disk
-    /// had requests of it that somebody waits for (probes). Without either, 1 for a tenant with I/O: the disk's own counters tell whether
-    /// it is contended.
+    /// The fraction of the time in which the tenant waited. It waits while a task waits for I/O, or for memory that writeback
+    /// must free first (PSI), or while a disk has requests of it that a task waits for (probes). Without both sources: 1 with
+    /// I/O. Then the disk's own counters show whether it is contended.
     pub stalled: f64,
-    /// What its applications read and wrote, bytes per second, and what disks did for it beyond that: by mapped files, block
-    /// devices and whatever else probes do not see. Without probes, what went through the disk and what became
-    /// dirty; that is negative in an interval in which more was written back, and meant for averages.
+    /// Bytes per second that its applications read and wrote, and disk I/O for it beyond that: by mapped files, block devices
+    /// and others that the probes do not see. Without probes: its disk I/O plus the growth of dirty pages. That is negative in
+    /// an interval in which more was written back, and meant for averages.
     pub application: f64,
     /// Dirty pages and pages under writeback.
     pub dirty: u64,
@@ -50,32 +50,32 @@ pub struct TenantIo {
 
 /// A tenant with fewer dirty bytes is no buffered writer.
 pub(super) const DIRTY: u64 = 4 << 20;
-/// A tenant that was a buffered writer remains one with this many dirty bytes: its dirty budget may allow no more, and
-/// without the budget it would have any number again.
+/// A buffered writer remains one with this many dirty bytes: its dirty budget may not allow more. Without the budget they would
+/// grow again.
 const STILL_DIRTY: u64 = DIRTY / 16;
 
 impl TenantIo {
-    /// Whether it uses a disk: it transfers, waits, or has something to write.
+    /// Whether it uses a disk: it transfers, waits, or has dirty pages.
     #[must_use]
     pub fn is_active(&self) -> bool {
         let moves = self.flows.iter().any(|(_, flow)| flow.bytes() > 0.0);
         moves || self.stalled > 0.0 || self.dirty >= DIRTY
     }
 
-    /// Whether it is a buffered writer. `was`: whether it was one lately.
+    /// Whether it is a buffered writer. `was`: whether it was one recently.
     #[must_use]
     pub fn is_buffered_writer(&self, was: bool) -> bool {
         self.dirty >= if was { STILL_DIRTY } else { DIRTY }
     }
 
-    /// Whether it has used a device in the last minute. What it waits for elsewhere is no use of that one.
+    /// Whether it has used a device in the last minute. Waits for other devices do not count.
     #[must_use]
     pub fn uses(&self, device: DevId) -> bool {
         self.flows.iter().any(|(id, _)| *id == device)
     }
 
-    /// What of its I/O was with one device, where it uses several: what others transferred was theirs, and dirty pages are
-    /// where it writes.
+    /// The parts of its application I/O and dirty pages that belong to one of several devices. Transfers of other devices are
+    /// theirs; dirty pages belong to the devices that it writes to.
     #[must_use]
     pub fn part_of(&self, device: DevId) -> (f64, f64) {
         let here = self.flow(device);
@@ -93,7 +93,7 @@ impl TenantIo {
         (application, to_f64(self.dirty) * share)
     }
 
-    /// What it transferred to and from one device, per second.
+    /// Its transfers to and from one device, per second.
     #[must_use]
     pub fn flow(&self, device: DevId) -> Flow {
         self.flows
@@ -105,28 +105,28 @@ impl TenantIo {
 
 /// The probes' counters of the tenants' applications.
 pub trait AppIoSource {
-    /// What a tenant had disks do, as of the last reading of the probes; free of cost. `None` without probes.
+    /// A tenant's disk activity as of the last reading of the probes; free of cost. `None` without probes.
     fn disk_activity(&self, id: CgroupId) -> Option<DiskActivity>;
-    /// What a tenant's applications did up to now; this reads the probes. `None` without probes.
+    /// The I/O of a tenant's applications up to now; this reads the probes. `None` without probes.
     fn app_io(&self, id: CgroupId) -> Option<AppIo>;
-    /// The same as of the last reading of the probes, where that is free of cost.
+    /// The same as of the last reading of the probes, if that is free of cost.
     fn app_io_lately(&self, id: CgroupId, _now: Instant) -> Option<AppIo> {
         self.app_io(id)
     }
 }
 
-/// What a tenant's applications did.
+/// I/O of a tenant's applications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppIo {
     /// Bytes read and written.
     pub bytes: u64,
-    /// Nanoseconds with requests at a disk that somebody waits for; of several cgroups their sum.
+    /// Nanoseconds with requests at a disk that a task waits for; for several cgroups the sum.
     pub outstanding: u64,
-    /// How long ago this was read.
+    /// The age of these values.
     pub age: Duration,
 }
 
-/// What a tenant had disks do.
+/// Disk activity of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskActivity {
     /// A number that grows with it.
@@ -135,20 +135,20 @@ pub struct DiskActivity {
     pub recent: bool,
 }
 
-/// So many bytes of dirty pages are something to speak of.
+/// Fewer bytes of dirty pages are negligible.
 const BUFFERED: u64 = 1 << 20;
-/// `memory.stat` costs most to read. A tenant with less than [`BUFFERED`] dirty, whose applications have moved less than
-/// that beside the disk, has it read this often.
+/// The period of reading `memory.stat`, the costliest file, for a tenant with less than [`BUFFERED`] bytes dirty, whose
+/// applications have moved less than that beside the disk.
 const MEMORY_PERIOD: Duration = Duration::from_secs(1);
 
-/// Without PSI it is unknown whether a tenant with dirty pages that transfers nothing waits. This is too little to count as
-/// waiting, and too much to count as inactive.
+/// Without PSI it is unknown whether a tenant with dirty pages and no transfers waits. This is too little to count as waiting,
+/// and too much to count as inactive.
 const STALL_UNKNOWN: f64 = 0.05;
-/// Applications are ahead of the disk by their dirty pages and by so much more, since the sums of dirty pages are up to two seconds old. Where they were not
-/// ahead, and the disk does more for a tenant than the probes see, that is its applications' as well.
+/// Applications are ahead of the disk by their dirty pages and by this many bytes, since the sums of dirty pages are up to two
+/// seconds old. If they were not ahead, disk I/O beyond the probes' counts belongs to the applications as well.
 const AHEAD: f64 = 16.0 * 1048576.0;
-/// A tenant that has transferred nothing to or from a device for so long uses another one. A disk that stands still does so for half as long at
-/// most, by the kernel's own timeout of a request.
+/// A tenant without transfers to or from a device for this long does not use it. A stalled disk stands still for at most half
+/// as long, by the kernel's own timeout of a request.
 const UNUSED_AFTER: Duration = Duration::from_secs(60);
 /// The files of at most this many tenants stay open between samples.
 const MAX_OPEN: usize = 64;
@@ -156,7 +156,7 @@ const MAX_OPEN: usize = 64;
 /// Samples tenants. Each [`TenantIo`] covers the time between two samples.
 #[derive(Debug, Default)]
 pub(super) struct TenantIoSampler {
-    /// The disks that count; `None`: all devices. What went through a logical volume is counted at its disk.
+    /// The disks that count; `None`: all devices. I/O through a logical volume counts at its disk.
     disks: Option<Vec<DevId>>,
     last: HashMap<CgroupId, IoSample>,
     files: HashMap<CgroupId, StatFdCache>,
@@ -167,21 +167,21 @@ pub(super) struct TenantIoSampler {
 struct IoSample {
     at: Instant,
     io: Vec<(DevId, IoStat)>,
-    /// When it was last seen to have used a device, by device.
+    /// When each device was last seen in use.
     used: Vec<(DevId, Instant)>,
     /// Time that tasks have waited for I/O (PSI `some`), microseconds; `None` without PSI.
     stalled: Option<u64>,
     application: Option<AppIo>,
-    /// When that was read.
+    /// When `application` was read.
     read_at: Instant,
-    /// Bytes that disks have moved since then, at most: whether the probes see these is not known yet.
+    /// An upper bound of the bytes that disks have moved since then: it is not known yet whether the probes see them.
     unread: f64,
-    /// Bytes by which its applications are ahead of the disk, which may come to the disk later: what is dirty, and [`AHEAD`].
+    /// Bytes that applications have written ahead of the disk and that may reach it later: dirty pages, and [`AHEAD`].
     ahead: f64,
     memory: MemorySample,
 }
 
-/// What `memory.stat`, `memory.current` and `memory.pressure` said at one moment.
+/// The values of `memory.stat`, `memory.current` and `memory.pressure` at one moment.
 #[derive(Clone, Copy, Debug)]
 struct MemorySample {
     at: Instant,
@@ -193,7 +193,7 @@ struct MemorySample {
 }
 
 impl TenantIoSampler {
-    /// One that has seen nothing yet, of these disks.
+    /// A sampler without samples, for these disks.
     pub(super) fn of(disks: Vec<DevId>) -> Self {
         Self {
             disks: Some(disks),
@@ -201,10 +201,10 @@ impl TenantIoSampler {
         }
     }
 
-    /// Samples a tenant. `application` is what its applications did so far, where known. `None` for the first sample.
+    /// Samples a tenant. `application` is its applications' I/O so far, if known. `None` for the first sample.
     ///
     /// # Errors
-    /// If the cgroup's counters cannot be read; it is forgotten then.
+    /// If the cgroup's counters cannot be read; then it is forgotten.
     pub(super) fn sample(
         &mut self,
         cgroup: &Cgroup,
@@ -229,7 +229,7 @@ impl TenantIoSampler {
         Ok(interval)
     }
 
-    /// Forgets all that was sampled.
+    /// Forgets all samples.
     pub(super) fn reset(&mut self) {
         self.last.clear();
         self.files.clear();
@@ -252,7 +252,7 @@ impl IoSample {
         let io = files.io_stat()?;
         let age = application.map_or(Duration::ZERO, |application| application.age);
         let read_at = at.checked_sub(age).unwrap_or(at);
-        // What was read before the last sample's reading is contained in that one.
+        // An older reading is contained in the last sample's.
         let newer =
             before.filter(|before| before.application.is_some() && read_at < before.read_at);
         let (application, read_at) = newer.map_or((application, read_at), |before| {
@@ -277,7 +277,7 @@ impl IoSample {
         })
     }
 
-    /// [`IoSample::unread`] of the sample after `before`, where disks have moved so many bytes between the two.
+    /// [`IoSample::unread`] of the sample after `before`, if disks have moved `moved` bytes between the two.
     fn unread_since(&self, before: &Self, moved: f64) -> f64 {
         if self.read_at >= self.at {
             0.0
@@ -310,7 +310,7 @@ impl IoSample {
     }
 }
 
-/// The devices whose counters show that the tenant has used them lately.
+/// The devices that the tenant has used recently, by their counters.
 fn used_lately(
     io: &[(DevId, IoStat)],
     before: Option<&IoSample>,

@@ -1,9 +1,9 @@
-//! Where the weight of a cgroup on one disk stands.
+//! The knob with the weight of a cgroup on one disk.
 
 use justitia_kernel::io::DevId;
 use justitia_kernel::knob::Knob;
 
-/// What divides a disk by weight, and takes weights of single devices.
+/// A controller that divides a disk by weight, and takes weights of single devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
     /// The BFQ scheduler.
@@ -22,7 +22,7 @@ impl Controller {
         }
     }
 
-    /// Whether it goes by weights exactly. BFQ serves requests past them while it idles for another queue (injection).
+    /// Whether it follows weights exactly. BFQ serves requests past them while it idles for another queue (injection).
     #[must_use]
     pub const fn is_exact(self) -> bool {
         matches!(self, Self::IoCost)

@@ -1,12 +1,12 @@
-//! The control law of a disk that a scheduler divides by weight: each tenant's weight there, corrected by what its applications
-//! got, beside the applications of its siblings that contend.
+//! The control law of a disk that a scheduler divides by weight. It corrects each tenant's weight there by the I/O of its
+//! applications, compared with the applications of contending siblings.
 //!
-//! A scheduler that goes by weights leaves nothing unused, so the law needs no capacity and no forecast: of the
-//! weights only the ratios among siblings matter. What it finds by measuring is what the scheduler makes of a weight: requests
-//! that pass it, queues of different depth, pages that are written again or deleted before writeback.
+//! A scheduler with weights leaves no bandwidth unused, so the law needs no capacity and no forecast: only the ratios of
+//! siblings' weights matter. The law measures the effect of a weight in the scheduler: requests that pass it, queues of
+//! different depth, pages that are rewritten or deleted before writeback.
 //!
-//! The *residual* that WDT carries over is the one number of a tenant: the integral of how far its applications are from their
-//! part.
+//! A tenant has one state, WDT's carried-over *residual*: the integral of the difference between its applications' I/O and
+//! their part.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,43 +15,44 @@ use justitia_share::{Demand, NodeId, Tree};
 
 use crate::device::disk_sampler::LOOKED_AT;
 
-/// A tenant whose tasks, or requests, wait for this part of the time contends.
+/// A tenant contends if its tasks, or requests, wait for this part of the time.
 const STALLED: f64 = 0.3;
-/// It contends then as long as it waits for this part of the time: who has the largest part of a disk waits least.
+/// It then contends as long as it waits for this part of the time: the tenant with the largest part of a disk waits least.
 const STILL_STALLED: f64 = 0.02;
-/// io.cost divides by weight as long as everybody uses what it gives. Who uses less than this part of it is not limited by its weight: to correct
-/// it up would only have io.cost give others more than the disk can do (docs/results/device.md, "A careful reader").
+/// io.cost divides by weight as long as all tenants use their parts. A tenant that uses less than this fraction of its part is
+/// not limited by its weight. Raising its weight would only let io.cost give others more than the disk can do
+/// (docs/results/device.md, "A careful reader").
 const LEAVES: f64 = 0.5;
-/// A tenant that has waited in the last so many seconds contends.
+/// A tenant that has waited within this many seconds contends.
 const LATELY: f64 = 2.0;
-/// No weight is corrected as long as every tenant that contends gets this part of what its weight gives it, and none more than the
+/// No weight is corrected as long as every contending tenant gets at least this fraction of its part by weight, and at most the
 /// inverse of it.
 const FAIR: f64 = 0.9;
-/// No interval counts for more seconds than this in a correction.
+/// The limit for the seconds of one interval in a correction.
 const LONGEST: f64 = 1.0;
-/// Contention lasts so many seconds before any weight is corrected.
+/// Seconds of contention before any weight is corrected.
 const ENGAGE_AFTER: f64 = 0.5;
-/// An error is corrected within about so many seconds; one of a tenant with dirty pages in so many more as it has seconds of
-/// writing in them, since until then nothing shows. At most [`SLOWEST`].
+/// An error is corrected within about this many seconds. With dirty pages the seconds that writing them takes are added, since
+/// until then the correction has no visible effect. At most [`SLOWEST`].
 const CORRECTED_IN: f64 = 2.0;
 const SLOWEST: f64 = 4.0;
-/// A second of having nothing counts, and one of having twice the part; what is beyond is carried over, at most so many seconds
-/// of it. A scheduler serves a light tenant in lumps of several times its part, which are to count whole; so is what a writer got
-/// in advance, as dirty pages, behind which it stands still later. What a long burst got beyond would be corrected for longer
-/// than it lasted.
+/// An interval counts at most as one without I/O, or as one with twice the part. The excess is carried over, at most this many
+/// seconds of it. A scheduler serves a light tenant in lumps of several times its part, which must count whole. So must dirty
+/// pages that a writer produced in advance, since it stands still later. The excess of a long burst would be corrected for
+/// longer than the burst lasted.
 const CARRIED: f64 = 10.0;
-/// What was learnt of a node that does not contend any more is forgotten within about so many seconds.
+/// The correction of a node that does not contend any more is forgotten within about this many seconds.
 const FORGOTTEN: f64 = 20.0;
-/// The corrections of two siblings that contend are at most this factor apart: so much a tenant gains at most whose use
-/// does not show. BFQ serves requests past the weights while it idles for another queue (injection), most of them of light
-/// tenants: that eight file servers divide the disk needs a factor of some 30.
+/// The largest ratio of the corrections of two contending siblings. It bounds the gain of a tenant whose use is not visible.
+/// BFQ serves requests past the weights while it idles for another queue (injection), most of them of light tenants: eight file
+/// servers need a factor of some 30 to divide the disk.
 pub const MOST_CORRECTION: f64 = 64.0;
-/// A weight that would move by less than this part stays.
+/// A change of a weight by less than this part is not made.
 const DEADBAND: f64 = 0.08;
-/// A tenant that writes less counts as if it wrote so much, bytes per second.
+/// A tenant that writes less counts as if it wrote this much, bytes per second.
 const LEAST_BYTES: f64 = 131_072.0;
 
-/// An interval, as the disk saw it.
+/// An interval of the disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Looked {
     /// Its length, seconds.
@@ -67,7 +68,7 @@ pub struct Looked {
 pub enum Contention {
     /// They do not.
     None,
-    /// Since too short a time to act.
+    /// For too short a time to act.
     Begins,
     /// They do, and weights are corrected.
     Engaged,
@@ -78,29 +79,29 @@ pub enum Contention {
 pub struct Used {
     /// Its node in the tree, a leaf.
     pub node: NodeId,
-    /// What it transferred to and from the disk, bytes per second.
+    /// Bytes per second to and from the disk.
     pub bytes: f64,
-    /// What of that was written.
+    /// The written part of `bytes`.
     pub written: f64,
     /// The part of the interval in which any of its tasks waited for I/O or for room for dirty pages, 0 to 1.
     pub stalled: f64,
-    /// What its applications read and wrote, bytes per second, cached or not, times what their requests cost more than large ones, where that
-    /// is known.
+    /// Bytes per second that its applications read and wrote, cached or not. They are multiplied by the cost of their requests
+    /// relative to large ones, if known.
     pub application: f64,
     /// Its dirty pages and those under writeback, bytes.
     pub dirty: u64,
 }
 
-/// The weight of a node that contends with siblings, and why.
+/// The weight of a node that contends with siblings, and its reasons.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Corrected {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
     /// Its weight on the disk.
     pub weight: u64,
-    /// The factor by which what its applications got has corrected it.
+    /// The factor of the correction.
     pub correction: f64,
-    /// What its applications got lately, of what those of all siblings that contend got, 0 to 1.
+    /// Its applications' recent part of the I/O of all contending siblings, 0 to 1.
     pub got: f64,
     /// The same by weight.
     pub target: f64,
@@ -108,28 +109,28 @@ pub struct Corrected {
     pub part: f64,
 }
 
-/// What is known of a node.
+/// The state of a node.
 #[derive(Clone, Copy, Debug)]
 struct State {
     /// Seconds since it last waited.
     idle: f64,
     /// Seconds since it last used the disk.
     unused: f64,
-    /// What its applications got, on the average over about [`LATELY`], bytes per second.
+    /// The recent I/O of its applications, averaged over about [`LATELY`], bytes per second.
     got: f64,
-    /// The same of what the disk transferred for it.
+    /// The same for its disk transfers.
     moved: f64,
     /// The logarithm of the factor on its weight.
     correction: f64,
-    /// What it is owed, or owes if negative, and has not been corrected for: seconds of its part.
+    /// The uncorrected debt to it, or by it if negative: seconds of its part.
     owed: f64,
-    /// The weight that was decided last, 0 for none.
+    /// The last decided weight, 0 for none.
     stands: u64,
-    /// Its part of the disk among all that contend, if it or a node above it contends with a sibling.
+    /// Its part of the disk among all contending nodes, if it or a node above it contends with a sibling.
     part: Option<f64>,
 }
 
-/// What a node did in an interval, with all that is below it.
+/// The interval of a node, including its descendants.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     stalled: f64,
@@ -144,16 +145,16 @@ struct Sum {
 #[derive(Clone, Debug, Default)]
 pub struct Law {
     nodes: HashMap<u64, State>,
-    /// For how long there has been contention, seconds.
+    /// How long there has been contention, seconds.
     contended: f64,
-    /// Whether what divides the disk goes by weights exactly, as io.cost does.
+    /// Whether the disk's controller follows weights exactly, as io.cost does.
     exact: bool,
-    /// For how long weights have been in force, seconds.
+    /// How long weights have been in force, seconds.
     in_force: f64,
 }
 
 impl Law {
-    /// `exact`: whether what divides the disk goes by weights exactly, as io.cost does and BFQ does not.
+    /// `exact`: whether the disk's controller follows weights exactly, as io.cost does and BFQ does not.
     #[must_use]
     pub fn new(exact: bool) -> Self {
         Self {
@@ -178,7 +179,7 @@ impl Law {
         }
     }
 
-    /// No weight could be set: what was not corrected meanwhile is not made up for.
+    /// Drops the corrections: no weight could be set, and the time without them is not compensated.
     pub fn forget(&mut self) {
         self.in_force = 0.0;
         for state in self.nodes.values_mut() {
@@ -186,8 +187,8 @@ impl Law {
         }
     }
 
-    /// Takes in an interval; returns the weights of all nodes that contend with a sibling. The tree has the weights by which
-    /// the disk is divided; `ids` names its nodes, the same ones the same in every interval. No weight exceeds `most`.
+    /// Handles an interval; returns the weights of all nodes that contend with a sibling. The tree has the weights by which the
+    /// disk is divided; `ids` names its nodes, with the same id in every interval. No weight exceeds `most`.
     pub fn step(
         &mut self,
         tree: &Tree<Demand>,
@@ -225,7 +226,7 @@ impl Law {
             self.correct(tree, ids, looked.seconds, &limited, &sums);
             let alone = group.len() < 2;
             for mut one in self.decide(tree, ids, group, most) {
-                // One alone has all that its parent has.
+                // A single contending child gets its parent's whole part.
                 one.part *= above.unwrap_or(1.0);
                 if let Some(state) = self.nodes.get_mut(&ids[one.node.index()]) {
                     state.part = (!alone || above.is_some()).then_some(one.part);
@@ -238,14 +239,14 @@ impl Law {
         corrected
     }
 
-    /// The part of the disk that a node has among all that contend, 0 to 1: of each that contends with a sibling, and of each that contends
-    /// alone below such a one.
+    /// The part of the disk that a node has among all contending nodes, 0 to 1. Known for each that contends with a sibling,
+    /// and each that contends alone below such a node.
     #[must_use]
     pub fn part(&self, id: u64) -> Option<f64> {
         self.nodes.get(&id)?.part
     }
 
-    /// The weights of siblings that contend; their parts are of what their parent has.
+    /// The weights of contending siblings; their parts are relative to their parent.
     fn decide(
         &mut self,
         tree: &Tree<Demand>,
@@ -274,7 +275,7 @@ impl Law {
         group.iter().zip(weights).filter_map(decide).collect()
     }
 
-    /// Its weight, times the correction of it.
+    /// Its corrected weight.
     fn corrected(&self, tree: &Tree<Demand>, ids: &[u64], node: NodeId) -> f64 {
         weight(tree, node) * self.state(ids, node).correction.exp()
     }
@@ -284,12 +285,12 @@ impl Law {
         state.copied().unwrap_or(State::NEW)
     }
 
-    /// What the applications of these got lately.
+    /// The recent I/O of these nodes' applications.
     fn got(&self, ids: &[u64], group: &[NodeId]) -> f64 {
         group.iter().map(|node| self.state(ids, *node).got).sum()
     }
 
-    /// Those of a group whose weight limits them. What was learnt of the others is forgotten slowly.
+    /// The members of a group that their weights limit. The corrections of the others are forgotten slowly.
     fn limited(
         &mut self,
         tree: &Tree<Demand>,
@@ -307,7 +308,7 @@ impl Law {
         let leaves = |node: &NodeId| moved(node) * given < LEAVES * gives(node) * all;
         let mut limited = group.to_vec();
         limited.retain(|node| looked.divided && !leaves(node));
-        // One is corrected beside another.
+        // Corrections are relative: one node alone has none.
         if limited.len() < 2 {
             limited.clear();
         }
@@ -319,7 +320,7 @@ impl Law {
         limited
     }
 
-    /// The siblings that contend, of every parent, from the top down.
+    /// The contending siblings of every parent, from the top down.
     fn contending(&self, tree: &Tree<Demand>, ids: &[u64]) -> Vec<(Option<NodeId>, Vec<NodeId>)> {
         let contend = |parent: Option<NodeId>| {
             let children = tree.children(parent);
@@ -331,8 +332,8 @@ impl Law {
         tree.parents().map(contend).collect()
     }
 
-    /// Begins when a tenant got another part than its weight gives it, and lasts for as long as one contends and another uses
-    /// the disk: who is protected waits no more, and would again without it.
+    /// Contention begins when a tenant gets another part than by its weight. It lasts as long as one tenant contends and
+    /// another uses the disk: a protected tenant waits no more, but would again without the correction.
     fn engage(
         &mut self,
         tree: &Tree<Demand>,
@@ -365,8 +366,8 @@ impl Law {
         };
     }
 
-    /// Integrates how far each of a group is from its part of what all of them got. Only what one has beside another counts,
-    /// so the mean is taken off.
+    /// Integrates how far each member of a group is from its part of the group's sum. Only differences between members count,
+    /// so the mean is subtracted.
     fn correct(
         &mut self,
         tree: &Tree<Demand>,
@@ -378,7 +379,7 @@ impl Law {
         let got = |node: &NodeId| sums[node.index()].application;
         let all: f64 = group.iter().map(got).sum();
         let of: f64 = group.iter().map(|node| weight(tree, *node)).sum();
-        // Of what all got lately: a second in which all stand still says as little as they got in it.
+        // Relative to the recent sum: so a second counts in proportion to the I/O in it.
         let lately = self.got(ids, group);
         if group.len() < 2 || lately <= 0.0 {
             return;
@@ -441,9 +442,9 @@ impl State {
         self.moved = lately(self.moved, sum.bytes);
     }
 
-    /// `error`: what it lacked, of its part.
+    /// `error`: the missing fraction of its part.
     fn correct(&mut self, error: f64, sum: &Sum, seconds: f64) {
-        // Of an interval in which the agent was stopped little is known.
+        // Little is known of an interval in which the agent was stopped.
         let seconds = seconds.min(LONGEST);
         let owed = self.owed + error * seconds;
         let counts = owed.clamp(-seconds, seconds);
@@ -460,7 +461,7 @@ impl State {
         self.part = None;
     }
 
-    /// What was learnt of it is forgotten slowly.
+    /// Its correction is forgotten slowly.
     fn forget(&mut self, seconds: f64) {
         self.correction *= (-seconds / FORGOTTEN).exp();
         self.owed = 0.0;
@@ -478,7 +479,7 @@ fn weight(tree: &Tree<Demand>, node: NodeId) -> f64 {
     f64::from(u32::from(tree[node].weight))
 }
 
-/// What each node did, with all that is below it.
+/// The interval of each node, including its descendants.
 fn sums(tree: &Tree<Demand>, used: &[Used]) -> Vec<Sum> {
     let mut sums = vec![Sum::default(); tree.len()];
     for one in used {

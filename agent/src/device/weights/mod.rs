@@ -1,7 +1,7 @@
-//! Disks that BFQ or io.cost divides by weight: the weights of their tenants there, corrected in a closed loop.
+//! The weights of tenants on disks that BFQ or io.cost divides, corrected in a closed loop.
 //!
-//! The weights that operators have set stay as they are, and say what is wanted; only the lines of single devices are ours. A
-//! weight fails open: whatever stands, no tenant is held while the disk is free. So it needs no watchdog.
+//! The operators' weights stay, and are the target; the agent writes only the lines of single devices. A weight fails open: it
+//! holds no tenant while the disk is free. So it needs no watchdog.
 
 mod actuator;
 mod law;

@@ -12,18 +12,18 @@ use super::law::{Contention, Corrected, Law, Looked, Used};
 use crate::device::ours::{ours_to_write, still_stands, told};
 use crate::knobs::{KnobStore, WriteOutcome};
 
-/// A weight that has moved, or has been given back.
+/// A changed or restored weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Whose.
+    /// Its cgroup.
     pub id: CgroupId,
-    /// What stands there now; `None` for what stood there before us.
+    /// The new value; `None` for the original one.
     pub to: Option<String>,
-    /// The facts behind it.
+    /// The reason.
     pub why: String,
 }
 
-/// Why weights are given back.
+/// Why weights are restored.
 const OVER: &str = "it does not contend for the disk any more: its own weight counts again";
 
 /// A disk that is divided by weight.
@@ -38,7 +38,7 @@ pub struct Weighted {
 }
 
 impl Weighted {
-    /// A disk of which nothing is known yet.
+    /// A disk without samples.
     #[must_use]
     pub fn new(controller: Controller, device: DevId) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Weighted {
         }
     }
 
-    /// What divides the disk.
+    /// The controller that divides the disk.
     #[must_use]
     pub const fn controller(&self) -> Controller {
         self.controller
@@ -83,12 +83,12 @@ impl Weighted {
         self.law.forget();
     }
 
-    /// A cgroup is gone.
+    /// A cgroup was removed.
     pub fn gone(&mut self, id: CgroupId) {
         self.standing.remove(&id);
     }
 
-    /// Takes in an interval; returns the weights of all tenants that contend. `nodes` has each cgroup's node in the tree.
+    /// Handles an interval; returns the weights of all contending tenants. `nodes` has each cgroup's node in the tree.
     pub fn step(
         &mut self,
         tree: &Tree<Demand>,
@@ -107,7 +107,7 @@ impl Weighted {
             .step(tree, &ids, looked, used, self.controller.most())
     }
 
-    /// Moves the weights to where the last interval has them. `find` says where a cgroup is, if it is there yet.
+    /// Writes the weights of the last interval. `find` finds a cgroup, if it still exists.
     pub fn apply<'a>(
         &mut self,
         corrected: &[Corrected],
@@ -154,8 +154,8 @@ impl Weighted {
         changes
     }
 
-    /// Looks whether the lines still stand. With BFQ a write of a cgroup's own weight removes all lines: it is a new weight, and
-    /// no decision about ours. A write of the line is one.
+    /// Checks whether our lines are still there. With BFQ a write of a cgroup's own weight removes all lines: that is a new
+    /// weight, and no decision about our lines. A write of the line is one.
     pub fn audit<'a>(
         &mut self,
         find: impl Fn(CgroupId) -> Option<&'a Cgroup>,
@@ -177,13 +177,13 @@ impl Weighted {
     }
 }
 
-/// Whether BFQ has removed a line of ours, as it does when a cgroup's own weight is written. io.cost keeps its lines.
+/// Whether BFQ has removed a line of ours, as it does on a write of a cgroup's own weight. io.cost keeps its lines.
 fn removed(cgroup: &Cgroup, knob: Knob) -> bool {
     matches!(knob, Knob::IoBfqWeightOn(_))
         && read_raw(cgroup, knob).is_ok_and(|found| knob.is_default(&found))
 }
 
-/// As [`KnobStore::hold`], where a line that BFQ has removed is written again.
+/// As [`KnobStore::hold`], but rewrites a line that BFQ has removed.
 fn hold(
     store: &mut KnobStore,
     cgroup: &Cgroup,
