@@ -1,80 +1,85 @@
-//! What a disk can do, as io.cost needs it: what a request costs, and how much may be handed out (WDT, slides "TotalCredit updater").
+//! The capacity of a disk for io.cost: the cost of a request, and the rate that may be handed out (WDT, slides "TotalCredit
+//! updater").
 //!
-//! io.cost divides what it hands out, and nothing beyond. A hair below what the disk can do weights hold exactly; a few per cent
-//! above they hold hardly at all: requests wait at the disk and not before it, and a tenant with few of them gives away what its weight
-//! gives it. That lasts until the disk's queue has been empty. So the rate follows the disk from below. What of the rate is not completed while
-//! requests wait at the disk is what it cannot do. What is not completed while none wait nobody has asked for: a disk whose requests take longer than
-//! their part of its bandwidth is as busy, as its counters have it, with two thirds of what it can do.
+//! io.cost divides only the rate that it hands out. Slightly below the disk's capacity weights hold exactly. A few per cent
+//! above it they hardly hold: requests wait at the disk and not before it, and a tenant with few requests loses its part. That
+//! lasts until the disk's queue has been empty. So the rate follows the disk from below.
+//!
+//! The part of the rate that is not completed while requests wait at the disk is beyond its capacity. The part that is not
+//! completed while none wait was not requested. If requests take longer than their part of the bandwidth, the disk's counters
+//! show it just as busy at two thirds of its capacity.
 
 use super::disk_sampler::{BUSY, Interval, LOOKED_AT};
 use super::prices::{Costs, Prices, Sums};
 use super::weights::Contention;
 
-/// The rate is this part of what the disk did when it was the bottleneck.
+/// The rate is this part of the disk's throughput when it was the bottleneck.
 const BELOW: f64 = 0.99;
 /// And this part of that until the disk's queue is empty.
 const EMPTYING: f64 = 0.8;
-/// What shows within a moment, seconds: how much a disk does, whether it can do more, whether its queue gets shorter. In the first half of a
-/// moment a disk takes in advance what its cache has room for.
+/// The seconds in which a disk's throughput, spare capacity and shrinking queue show. In the first half of a moment a disk
+/// accepts requests in advance, into its cache.
 const MOMENT: f64 = 1.0;
-/// The disk is the bottleneck once so much of the rate is missing, seconds of it: more than what arrives in one lump. A disk that pauses
-/// for less than half a moment does not do less: so long it takes until so much counts.
+/// The disk is the bottleneck once this much of the rate is missing, seconds of it: more than one lump. A disk that pauses for
+/// less than half a moment is not slower, so the sum takes that long to grow to this.
 const MISSING: f64 = 0.03;
-/// So much of what is missing is forgotten, seconds of it in a second: tenants that pause leave gaps.
+/// This much of the missing sum is forgotten, seconds in a second: pausing tenants leave gaps.
 const FORGOTTEN: f64 = 0.002;
-/// The rate is raised by this part for a moment, and by twice as much after each raise that stands. The more at once,
-/// the sooner it shows whether the disk can do it, and the shorter weights do not hold if it cannot (Cardwell et al., "BBR:
-/// Congestion-Based Congestion Control", 2016, looks for bandwidth so).
+/// The rate is raised by this part for a moment, and by twice as much after each successful raise. A larger raise shows sooner
+/// whether the disk can do it, and weights fail for a shorter time if it cannot (Cardwell et al., "BBR: Congestion-Based
+/// Congestion Control", 2016, probes for bandwidth this way).
 const RAISE: f64 = 0.25;
-/// A raise is by at most so many times the rate.
+/// The largest raise, as a multiple of the rate.
 const MOST_RAISE: f64 = 3.0;
-/// Tenants that use less than this part of the rate do not need it: it is not raised, and a raise of it does not stand.
+/// Tenants that use less than this part of the rate do not need it: it is not raised, and a raise is taken back.
 const NEEDED: f64 = 0.9;
-/// A disk that does this part more for a raise, though not all of it, is measured again.
+/// A disk whose throughput grows by this part with a raise, though not by all of it, is measured again.
 const GAIN: f64 = 0.05;
-/// The rate is raised so many seconds after the disk was the bottleneck, and after twice as many each time that a raise has shown nothing.
+/// The rate is raised this many seconds after the disk was the bottleneck. The time doubles with each raise in vain.
 const HOLD: f64 = 2.0;
-/// At most so many seconds lie between two raises.
+/// The most seconds between two raises.
 const MOST_HOLD: f64 = 64.0;
-/// The rate is raised at once where the disk is busy for less than this part of the time that is usual at the rate, and by as much as it rests.
+/// The rate is raised at once if the disk is busy for less than this part of the usual time, and in proportion to the idle
+/// time.
 const RESTS: f64 = 0.7;
-/// What is usual is forgotten within about so many seconds.
+/// The usual busy time is forgotten within about this many seconds.
 const REMEMBERED: f64 = 20.0;
-/// Requests wait at the disk where there are so many times as many as there need to be. A queue is empty once so many are left at most.
+/// Requests wait at the disk if there are this many times the least number. A queue counts as empty with at most this many
+/// requests.
 const WAITS: f64 = 3.0;
-/// A queue gets shorter as long as this part of it is left after a moment. One that does not is as empty as it can be: a disk that serves several
-/// requests at a time always has some.
+/// A queue shrinks as long as at most this part of it remains after a moment. A queue that does not shrink is as empty as
+/// possible: a disk that serves several requests at a time always has some.
 const SHORTER: f64 = 0.9;
-/// At once the rate falls to this part of itself at most.
+/// The rate falls at most to this part of itself at once.
 const FALL: f64 = 0.01;
-/// The rate does not fall below this, bytes per second: the kernel is handed no less, so that a raise of less would have no effect.
+/// The lower bound of the rate, bytes per second: the kernel gets no less, so a raise of a lower rate would have no effect.
 pub(super) const LEAST_BYTES: f64 = 65_536.0;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// Less is handed out until the disk's queue is empty.
     Empties(Emptying),
-    /// The rate stands for so many seconds more.
+    /// The rate stays for this many seconds more.
     Holds(f64),
     /// More is handed out for a moment.
     Raised(Raised),
 }
 
-/// How a disk's queue gets shorter.
+/// A shrinking queue of a disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Emptying {
-    /// How many requests were there at most.
+    /// The largest number of requests.
     most: f64,
-    /// How many were left.
+    /// The smallest number of requests so far.
     left: f64,
-    /// For how long there have not been clearly fewer, seconds.
+    /// Seconds without clearly fewer requests.
     seconds: f64,
-    /// What was used in that time, seconds of what is handed out.
+    /// The used part of the rate in that time, seconds.
     used: f64,
 }
 
 impl Emptying {
-    /// Whatever is at the disk.
+    /// The start, whatever is queued at the disk.
     const BEGINS: Self = Self {
         most: 0.0,
         left: f64::INFINITY,
@@ -101,22 +106,22 @@ impl Emptying {
         }
     }
 
-    /// Whether more than a third is left of it, and more than a few requests.
+    /// Whether more than a third of the queue is left, and more than a few requests.
     fn is_left(&self, seen: &Interval) -> bool {
         seen.under_way > WAITS.max(self.most / WAITS)
     }
 }
 
-/// A raise, and what was used of the raised rate.
+/// A raise, and the used part of the raised rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Raised {
-    /// By which part of the rate.
+    /// The raise, as a part of the rate.
     by: f64,
-    /// For how long, seconds.
+    /// Its duration so far, seconds.
     seconds: f64,
-    /// For how long what is used has counted, seconds.
+    /// Seconds in which use has counted.
     counted: f64,
-    /// How much was used in that time, seconds of the raised rate.
+    /// The use in that time, seconds of the raised rate.
     used: f64,
 }
 
@@ -149,33 +154,33 @@ impl Raised {
     }
 }
 
-/// How the disk serves what is handed out.
+/// How the disk serves the rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Served {
-    /// The part of the rate that was completed in the last moment.
+    /// The completed part of the rate in the last moment.
     used: f64,
-    /// The part of the last moment in which the disk was busy.
+    /// The busy part of the last moment.
     busy: f64,
-    /// That part as it usually is while the rate stands.
+    /// The usual busy part while the rate stays.
     usually_busy: f64,
-    /// How many requests were at the disk in the last moment.
+    /// The mean number of requests at the disk in the last moment.
     waiting: f64,
-    /// How few there are at least.
+    /// The least number of requests at the disk.
     least_waiting: f64,
 }
 
 impl Served {
-    /// Whether the disk is less busy than usual: it has got faster, or its requests cheaper.
+    /// Whether the disk is less busy than usual: it has become faster, or its requests cheaper.
     fn rests(&self) -> bool {
         self.busy < RESTS * self.usually_busy
     }
 
-    /// Whether requests wait at the disk, where their weights do not count: in the last moment.
+    /// Whether requests waited at the disk, where weights do not count, in the last moment.
     fn waits(&self) -> bool {
         self.is_queue(self.waiting)
     }
 
-    /// Whether some wait where so many are at the disk.
+    /// Whether some of this many requests wait.
     fn is_queue(&self, requests: f64) -> bool {
         requests > WAITS * self.least_waiting
     }
@@ -185,27 +190,27 @@ impl Served {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Capacity {
     prices: Prices,
-    /// Of what the prices say, so much can be had: seconds of the disk in a second.
+    /// The available part of the prices' capacity: seconds of the disk in a second.
     rate: f64,
     phase: Phase,
-    /// What was not used of the rate while the disk was busy, seconds of the rate.
+    /// The part of the rate that was not used while the disk was busy, seconds of the rate.
     missing: f64,
-    /// What the disk did since something is missing.
+    /// The disk's sums since something is missing.
     since: Sums,
-    /// What the rate was before it was raised, until it is known that tenants need it.
+    /// The rate before the raise, until it is known whether tenants need the raised one.
     before: Option<f64>,
-    /// How long the rate stands next, seconds.
+    /// The next holding time of the rate, seconds.
     hold: f64,
     /// How the disk serves; `None` before the first interval.
     served: Option<Served>,
-    /// What it completed in the last moment, per second: bytes and requests.
+    /// Bytes and requests per second completed in the last moment.
     throughput: [f64; 2],
-    /// What was used of io.cost, and what the disk completed, seconds of the disk: the journal passes io.cost.
+    /// The charges of io.cost, and the disk's completions, in seconds of the disk: the journal bypasses io.cost.
     paid: [f64; 2],
 }
 
 impl Capacity {
-    /// Of a disk that completed so many bytes and requests per second, when it was the bottleneck.
+    /// The capacity of a disk that completed these bytes and requests per second when it was the bottleneck.
     #[must_use]
     fn of(prices: Prices, throughput: [f64; 2]) -> Self {
         let did = prices.cost(throughput[0], throughput[1]);
@@ -223,13 +228,13 @@ impl Capacity {
         }
     }
 
-    /// What io.cost is to hand out, a second.
+    /// The rate for io.cost, per second.
     #[must_use]
     fn rate(&self) -> Prices {
         self.prices.part(self.handed_out())
     }
 
-    /// The same, seconds of the disk.
+    /// The same, in seconds of the disk.
     fn handed_out(&self) -> f64 {
         match self.phase {
             Phase::Empties(_) => EMPTYING * self.rate,
@@ -238,7 +243,7 @@ impl Capacity {
         }
     }
 
-    /// Takes in an interval in which tenants contended.
+    /// Handles an interval in which tenants contended.
     fn step(&mut self, seen: &Interval, learnt: Prices) {
         let seen = &self.completed(seen);
         let served = self.notice(seen);
@@ -249,8 +254,8 @@ impl Capacity {
         };
     }
 
-    /// The interval with what was completed of the rate as used. The kernel's own sum of what is used is fifty milliseconds late, and counts
-    /// requests before they are done.
+    /// The interval with the completed part of the rate as its use. The kernel's own sum of use is fifty milliseconds late, and
+    /// counts requests before they complete.
     fn completed(&mut self, seen: &Interval) -> Interval {
         let handed_out = self.handed_out();
         let completed = self.prices.cost(seen.bytes, seen.requests);
@@ -270,7 +275,7 @@ impl Capacity {
         }
     }
 
-    /// Has the running means follow, and returns them.
+    /// Updates the running means, and returns them.
     fn notice(&mut self, seen: &Interval) -> Served {
         let mean = |old: f64, now: f64, over: f64| {
             old + (now - old) * (1.0 - (-seen.seconds / over).exp())
@@ -307,9 +312,9 @@ impl Capacity {
         served
     }
 
-    /// The rate stands once the disk's queue is empty. Where it does not get shorter while less is done than handed out, the disk can do no more. One
-    /// that is full of requests that cost too little never gets shorter: but while less is handed out the mixture is another, and shows what
-    /// they cost. A disk that serves several requests at a time always has some.
+    /// The rate holds once the disk's queue is empty. If the queue does not shrink while less is done than handed out, the disk
+    /// is at its capacity. A queue of requests whose cost is too low never shrinks. But a lower rate changes the mixture, and
+    /// this shows their cost. A disk that serves several requests at a time always has some.
     fn try_empty(
         &mut self,
         seen: &Interval,
@@ -332,7 +337,7 @@ impl Capacity {
         }
     }
 
-    /// The rate stands, unless the disk cannot do it or could do more, or requests turn out to have other prices.
+    /// The rate holds, unless the disk cannot do it or could do more, or requests turn out to have other prices.
     fn try_held(&mut self, seen: &Interval, time: f64, served: Served, learnt: Prices) -> Phase {
         if self.misses(seen, served) {
             let adopted = self.adopt(self.since.throughput(), learnt);
@@ -362,8 +367,8 @@ impl Capacity {
         Phase::Holds((time - seen.seconds).max(0.0))
     }
 
-    /// A disk that rests may do as much more as it rests. If it cannot, that is how busy it usually is: one that takes requests in advance, as a
-    /// throttled one does, is hardly ever busy just below its rate.
+    /// A disk that is partly idle may do more in proportion. If it cannot, this busy part becomes the usual one: a disk that
+    /// accepts requests in advance, as a throttled one does, is hardly ever busy just below its rate.
     fn raise(&mut self, seen: &Interval, served: Served) -> Phase {
         if !served.rests() {
             return Phase::Raised(Raised::by(RAISE));
@@ -376,7 +381,7 @@ impl Capacity {
         Phase::Raised(Raised::by(more.max(RAISE)))
     }
 
-    /// The raise stands, and is followed by another, if tenants need it.
+    /// The raise is kept, and another one follows, if tenants need it.
     fn try_raised(&mut self, seen: &Interval, raised: Raised, served: Served) -> Phase {
         let now = raised.and(seen);
         if self.misses(seen, served) {
@@ -395,7 +400,7 @@ impl Capacity {
         Phase::Raised(Raised::by(2.0 * now.by))
     }
 
-    /// The disk cannot do the raised rate: its rate is what it did, if that is more than before.
+    /// The disk cannot do the raised rate: the rate becomes its throughput, if that is more than before.
     fn measure(&mut self, seen: &Interval, raised: Raised) -> Phase {
         let measured = self.since.seconds >= MOMENT;
         let used = match measured {
@@ -414,8 +419,8 @@ impl Capacity {
         self.empty()
     }
 
-    /// A raise that stood is not needed, or not all of it: requests that came at once, as after a pause, looked as if the disk could do more. A rate
-    /// that tenants do not use divides nothing. One below what they use has them wait for nothing.
+    /// A kept raise is not needed, or not all of it: a burst of requests, as after a pause, looked like more capacity. A rate
+    /// that tenants do not use divides nothing. A rate below their use makes them wait for nothing.
     fn give_up(&mut self, used: f64) -> Phase {
         let needed = self.rate * (used / NEEDED).min(1.0);
         let before = self.before.take().unwrap_or(self.rate);
@@ -423,13 +428,13 @@ impl Capacity {
         self.take_back()
     }
 
-    /// Nothing came of a raise.
+    /// A raise was in vain.
     fn take_back(&mut self) -> Phase {
         self.hold = (2.0 * self.hold).min(MOST_HOLD);
         self.empty()
     }
 
-    /// Has the disk's queue become empty.
+    /// Lowers the rate until the disk's queue is empty.
     fn empty(&mut self) -> Phase {
         (self.missing, self.since) = (0.0, Sums::default());
         if let Some(served) = &mut self.served {
@@ -438,7 +443,7 @@ impl Capacity {
         Phase::Empties(Emptying::BEGINS)
     }
 
-    /// Whether the disk cannot do what is handed out.
+    /// Whether the disk cannot do the rate.
     fn misses(&mut self, seen: &Interval, served: Served) -> bool {
         let Some(used) = seen.used else {
             return false;
@@ -476,12 +481,12 @@ impl Capacity {
         self.empty()
     }
 
-    /// Takes the prices that have been learnt, if by them requests take another part of what the disk did: so many bytes and requests, per
-    /// second. The rate is what it did by them.
+    /// Adopts the learnt prices, if they change the requests' part of the disk's throughput (bytes and requests per second).
+    /// The rate becomes the throughput at these prices.
     fn adopt(&mut self, throughput: [f64; 2], learnt: Prices) -> Option<Phase> {
         let [bytes, requests] = throughput;
         let part = |prices: &Prices| requests / prices.requests / prices.cost(bytes, requests);
-        // Without a completed request neither part is a number, and nothing differs.
+        // Without a completed request both parts are NaN, and nothing differs.
         let differ = (part(&learnt) - part(&self.prices)).abs() >= GAIN;
         if !differ {
             return None;
@@ -495,19 +500,19 @@ impl Capacity {
     }
 }
 
-/// What io.cost hands out of one disk: while tenants contend, once it is known what the disk can do.
+/// The rate of io.cost on one disk: while tenants contend, once the disk's capacity is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rate {
     capacity: Option<Capacity>,
-    /// What the disk did while it was busy, since contention began.
+    /// The sums of the disk's busy time since contention began.
     completed: Sums,
-    /// For how long it has had requests and completed none, seconds.
+    /// How long it has had requests and completed none, seconds.
     silent: f64,
 }
 
 impl Rate {
-    /// Takes in an interval. What a disk does that completes nothing shows once it does: so the rate does not move while it stands still, when
-    /// a write of a model would wait for it.
+    /// Handles an interval. A disk that completes nothing is accounted for once it does. So the rate does not change during the
+    /// stall, when a write of a model would wait for it.
     pub fn step(&mut self, contention: Contention, seen: &Interval, costs: &Costs) {
         if seen.busy >= BUSY && seen.requests <= 0.0 {
             self.silent += seen.seconds;
@@ -542,7 +547,7 @@ impl Rate {
         if self.completed.seconds >= 2.0 * MOMENT {
             self.completed.halve();
         }
-        // It rests for moments.
+        // The disk rests for moments.
         let busy = seen.busy * seen.seconds;
         self.completed.add(&Interval {
             seconds: busy,
@@ -562,14 +567,14 @@ impl Rate {
         }
     }
 
-    /// Whether tenants use what is handed out, so that it is divided by weight. Otherwise each tenant has all that it wants.
+    /// Whether tenants use the rate, so that it is divided by weight. Otherwise each tenant gets all that it demands.
     #[must_use]
     pub fn is_used(&self) -> bool {
         let served = self.capacity.as_ref().and_then(|one| one.served);
         served.is_none_or(|served| served.used >= NEEDED || served.waits())
     }
 
-    /// What io.cost is to hand out, a second; `None` if it is to be off.
+    /// The rate for io.cost, per second; `None` if it should be off.
     #[must_use]
     pub fn handed_out(&self) -> Option<Prices> {
         self.capacity.as_ref().map(Capacity::rate)

@@ -1,8 +1,8 @@
-//! Device bandwidth at work: looks at the disks, lets the law of weights decide, and moves the disks' lines of weights,
-//! `memory.high` and when the kernel begins to write back through the knob store.
+//! Applies device bandwidth: samples the disks, runs the law of weights, and writes the disks' lines of weights, `memory.high`
+//! and `vm.dirty_background_ratio` through the knob store.
 //!
-//! Safety: a disk without contention carries nothing of ours; everything goes through the knob store, so that it comes
-//! back at the end and after a kill; a value that stood there before is its operator's, and is left.
+//! Safety: a disk without contention has no value of ours. Every write goes through the knob store, so that it is restored at
+//! the end and after a kill. A value from before our first write is its operator's, and stays.
 
 mod disks;
 mod divide;
@@ -43,26 +43,25 @@ pub use self::knobs::Moved;
 #[cfg(test)]
 mod tests;
 
-/// Disks are looked at this often,
+/// The period of sampling disks,
 const PERIOD: Duration = Duration::from_millis(250);
-/// and this often while no tenant's weight has moved for this time and no tenant writes behind dirty pages: a look, and each
-/// line that follows the chance of a moment, is what the agent costs most.
-/// The law takes no longer intervals.
+/// and the period while no tenant's weight has changed for [`CALM`] and no tenant writes behind dirty pages. A sample, and each
+/// line that follows random changes, is the agent's largest cost. The law takes no longer intervals.
 const SELDOM: Duration = Duration::from_secs(1);
 const CALM: Duration = Duration::from_secs(3);
-/// A knob of ours is read again this often, whether or not it moves: another writer may have written it.
+/// The period of reading our knobs again, changed or not: another writer may have written them.
 const AUDIT: Duration = Duration::from_secs(1);
-/// `memory.high` moves at most this often.
+/// The least time between two changes of `memory.high`.
 const ROOMS: Duration = Duration::from_millis(500);
-/// Setting `memory.high` may hold up the agent for so long once; then that knob is left alone.
+/// If setting `memory.high` delays the agent for this long once, that knob is left alone.
 const HELD_UP: Duration = Duration::from_secs(1);
-/// A buffered writer counts as one for so long after it last contended.
+/// A buffered writer counts as one for this long after it last contended.
 const WRITER: Duration = Duration::from_secs(3);
-/// Why what goes with contention is given back.
+/// Why values that depend on contention are restored.
 const IDLE: &str = "nobody contends for a disk any more";
-/// Why a dirty budget is given back.
+/// Why a dirty budget is restored.
 const ALONE: &str = "it does not wait for the disk together with other buffered writers any more";
-/// Why there is no dirty budget any more that was not given back.
+/// Why a dirty budget that was not restored is gone.
 const LOST: &str = "another writer has set it, or it could not be set";
 
 /// The division of all disks.
@@ -70,7 +69,7 @@ const LOST: &str = "another writer has set it, or it could not be set";
 pub struct Credits {
     root: Cgroup,
     disks: Vec<DiskCredits>,
-    /// Where disks come from; `None` where none is divided.
+    /// Finds the disks; `None` if none is divided.
     following: Option<Following>,
     users: ActiveSet,
     writers: HashMap<CgroupId, (Instant, f64)>,
@@ -80,32 +79,32 @@ pub struct Credits {
     roomed: Option<Instant>,
     audited: Option<Instant>,
     turned: Option<Instant>,
-    /// When a tenant's weight last moved, or a disk came or went, or one that is not divided began to be busy.
+    /// When a tenant's weight last changed, a disk appeared or was removed, or one that is not divided became busy.
     restless: Option<Instant>,
     limits: Vec<String>,
-    /// Gives back what stands should we be stopped; started before the first `memory.high`.
+    /// Restores the values if the agent is stopped; started before the first `memory.high`.
     watchdog: Guarded,
-    /// Why each knob of ours stands where it stands.
+    /// The reason of the value of each knob of ours.
     why: HashMap<(CgroupId, Knob), String>,
-    /// Movements that are not logged yet.
+    /// Changes that are not logged yet.
     moved: Vec<Moved>,
-    /// File pages that are still to be reclaimed.
+    /// File pages that must still be reclaimed.
     surpluses: Vec<Surplus>,
 }
 
-/// File pages that a writer holds beyond its room, to be reclaimed.
+/// File pages of a writer beyond its room, to be reclaimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Surplus {
-    /// Whose.
+    /// The writer.
     pub id: CgroupId,
-    /// How many bytes, in this step.
+    /// Bytes in this step.
     pub bytes: u64,
-    /// The facts behind it.
+    /// The reason.
     pub why: String,
 }
 
 impl Credits {
-    /// Divides this machine's disks, where the configuration says so.
+    /// Divides this machine's disks, if configured.
     #[must_use]
     pub fn open(config: &Config, cgroup_root: &Cgroup) -> Self {
         let release = release(Path::new("/proc")).unwrap_or_default();
@@ -144,7 +143,8 @@ impl Credits {
         credits
     }
 
-    /// What is not done here, and why. The targets of `io.latency` are looked up now: nothing else does that while disks are idle.
+    /// The limitations, and their reasons. The targets of `io.latency` are read now: nothing else reads them while disks are
+    /// idle.
     pub fn limits(&self, cgroups: &CgroupTree) -> impl Iterator<Item = String> {
         let targets = cgroups.latency_targets();
         let of_disks = self.disks.iter();
@@ -157,18 +157,18 @@ impl Credits {
     /// The operator has the agent take `vm.dirty_background_ratio`.
     ///
     /// # Errors
-    /// Why the agent does not write it all the same.
+    /// Why the agent still does not write it.
     pub fn take_dirty_background(&mut self) -> Result<(), String> {
         self.late.take()
     }
 
-    /// The facts behind what stands in a knob of ours; `None` if it is not ours.
+    /// The reason of our value in a knob; `None` if the knob is not ours.
     #[must_use]
     pub fn why(&self, id: CgroupId, knob: Knob) -> Option<String> {
         self.why.get(&(id, knob)).cloned()
     }
 
-    /// Every movement since the last call.
+    /// The changes since the last call.
     pub fn moved(&mut self) -> Vec<Moved> {
         let moved = std::mem::take(&mut self.moved);
         for one in &moved {
@@ -180,12 +180,12 @@ impl Credits {
         moved
     }
 
-    /// What has to be reclaimed since the last call.
+    /// The file pages to reclaim since the last call.
     pub fn surpluses(&mut self) -> Vec<Surplus> {
         std::mem::take(&mut self.surpluses)
     }
 
-    /// The agent ends without having given everything back: the watchdog is to try, once the agent is gone.
+    /// The agent ends with unrestored knobs: the watchdog retries them afterwards.
     pub const fn leave_to_watchdog(&mut self) {
         self.watchdog.take_over();
     }
@@ -202,7 +202,7 @@ impl Credits {
         let followed = following.follow(&mut self.disks, store, now);
         self.moved.extend(followed.moved);
         if followed.changed {
-            // The counters of a number are not those of another disk that has it now.
+            // A number's counters are not those of another disk that has the number now.
             let disks = self.disks.iter().map(|disk| disk.disk.id);
             self.users.of_disks(disks.collect());
             self.audited = None;
@@ -218,18 +218,18 @@ impl Credits {
         Some(period.saturating_sub(now.saturating_duration_since(turned)))
     }
 
-    /// How often to look.
+    /// The period of sampling.
     fn period(&self, now: Instant) -> Duration {
         let restless = self.restless.map(|at| now - at);
         period(self.engaged() && self.writers.is_empty(), restless)
     }
 
-    /// A weight has moved: what is divided is looked at soon, and often for a while.
+    /// A weight has changed: sample soon, and often for a while.
     pub const fn stir(&mut self, now: Instant) {
         self.restless = Some(now);
     }
 
-    /// A cgroup is gone.
+    /// A cgroup was removed.
     pub fn gone(&mut self, id: CgroupId) {
         self.users.remove(id);
         self.writers.remove(&id);
@@ -242,7 +242,7 @@ impl Credits {
         }
     }
 
-    /// One turn, if it is time. Without a knob store nothing is written.
+    /// One turn, if due. Without a knob store nothing is written.
     pub fn turn(
         &mut self,
         config: &Config,
@@ -267,7 +267,7 @@ impl Credits {
         self.fresh.keep(self.writers.keys().copied(), cgroup);
     }
 
-    /// Has a watchdog watch over what stands, if anything does: without one nothing stays.
+    /// Starts a watchdog if limits of ours are in force: without one none stays.
     fn keep_guarded(&mut self, config: &Config, store: &KnobStore) -> Result<(), LetGo> {
         let limits = |knob| {
             matches!(
@@ -285,7 +285,7 @@ impl Credits {
         Ok(())
     }
 
-    /// What the disks did since the last turn.
+    /// The disks' intervals since the last turn.
     fn look(&mut self, now: Instant) -> Vec<Option<Interval>> {
         let of_root = match self.disks.iter().any(DiskCredits::has_io_cost) {
             true => self.root.io_stat().unwrap_or_default(),
@@ -293,7 +293,7 @@ impl Credits {
         };
         let disks = self.disks.iter_mut();
         let intervals: Vec<_> = disks.map(|disk| disk.look(now, &of_root)).collect();
-        // Where contention may begin, it is to be noticed as soon as if no other disk were divided steadily.
+        // Beginning contention is noticed as soon as if no other disk were divided steadily.
         let begins = |(disk, interval): (&DiskCredits, &Option<Interval>)| {
             !disk.engaged() && interval.is_some_and(|i| i.occupied() >= LOOKED_AT / 2.0)
         };
@@ -303,7 +303,7 @@ impl Credits {
         intervals
     }
 
-    /// The tenants that did I/O since the last turn.
+    /// The tenants with I/O since the last turn.
     fn see(
         &mut self,
         monitor: &Monitor,
@@ -319,7 +319,7 @@ impl Credits {
         seen
     }
 
-    /// Whether no disk is divided, or busy enough to look at who uses it, and nothing stands that has to be given back.
+    /// Whether no disk is divided, none is busy enough to sample tenants, and no value has to be restored.
     fn is_idle(&self, intervals: &[Option<Interval>]) -> bool {
         let busy = |interval: &Interval| interval.occupied() >= LOOKED_AT;
         !self.engaged()
@@ -327,7 +327,7 @@ impl Credits {
             && !self.disks.iter().any(DiskCredits::has_own_io_cost)
     }
 
-    /// What a turn does, until it is held up for too long.
+    /// The steps of a turn, until it is delayed for too long.
     fn act(
         &mut self,
         config: &Config,
@@ -335,7 +335,7 @@ impl Credits {
         mut store: Option<&mut KnobStore>,
         now: Instant,
     ) -> Result<(), LetGo> {
-        // A turn may have begun long ago. One moment for both: a stop between question and beat shows in the next.
+        // The turn may have begun long ago. One time for both: a stop between check and heartbeat shows in the next.
         let moment = Instant::now();
         self.watchdog.check_lease(moment)?;
         self.watchdog.heartbeat(moment);
@@ -344,7 +344,7 @@ impl Credits {
         }
         let intervals = self.look(now);
         if self.is_idle(&intervals) {
-            // Disks that are not contended are not divided; the next look begins anew.
+            // Disks without contention are not divided; the next samples begin anew.
             self.users.reset();
             if let Some(store) = store {
                 self.release_rooms(store, now);
@@ -379,7 +379,7 @@ impl Credits {
                 }
             }
         }
-        // Dirty budgets do not stand unwatched.
+        // Dirty budgets are never in force without a watchdog.
         if store.is_some() && !parts.is_empty() {
             self.watchdog.ready(&config.state_dir);
         }
@@ -397,7 +397,7 @@ impl Credits {
         Ok(())
     }
 
-    /// Finds the disks on which the administrator has set a target in `io.latency`.
+    /// Finds the disks with an administrator's target in `io.latency`.
     fn follow_latency(&mut self, cgroups: &CgroupTree) {
         let targets = cgroups.latency_targets();
         for disk in &mut self.disks {
@@ -405,8 +405,8 @@ impl Credits {
         }
     }
 
-    /// Has the kernel write back late while writers are among those who contend, from the first one's coming until
-    /// none contends: in between it would only have the kernel begin again and again.
+    /// Starts background writeback late while writers are among the contending tenants. It lasts from the first writer until no
+    /// tenant contends: otherwise the kernel would begin again and again.
     fn write_back_late(&mut self, store: &mut KnobStore, audit: bool) -> Result<(), LetGo> {
         if !self.watchdog.watches() {
             self.write_back_as_usual(store, "there is no watchdog");
@@ -430,7 +430,8 @@ impl Credits {
         self.moved.extend(self.late.release(store, why));
     }
 
-    /// Takes the room from tenants that do not contend any more, at once: what is not contended carries nothing of ours.
+    /// Removes the dirty budgets of tenants that do not contend any more, at once: without contention there is no value of
+    /// ours.
     fn release_rooms(&mut self, store: &mut KnobStore, now: Instant) {
         let engaged = self.watchdog.watches() && self.engaged();
         self.writers
@@ -451,7 +452,7 @@ impl Credits {
         self.note_high(id, None, why.to_owned());
     }
 
-    /// Records the dirty budget that stands in a `memory.high` now; `None` for none.
+    /// Records the dirty budget in a `memory.high` now; `None` for none.
     fn note_high(&mut self, id: CgroupId, to: Option<u64>, why: String) {
         match to {
             Some(high) => self.highs.insert(id, high),
@@ -465,7 +466,8 @@ impl Credits {
         });
     }
 
-    /// A room that another program has set back, as systemd does, is planned anew: where it stood, its writer may hold more by now.
+    /// A dirty budget that another program has reset, as systemd does, is planned anew: by now its writer may hold more than
+    /// that value.
     fn doubt_rooms(&mut self, store: &KnobStore) {
         for (id, high) in &mut self.highs {
             if !store.stands(*id, Knob::MemoryHigh) {
@@ -474,7 +476,7 @@ impl Credits {
         }
     }
 
-    /// Room for the dirty pages of writers that contend.
+    /// Sets the dirty budgets of contending writers.
     fn give_room(
         &mut self,
         monitor: &Monitor,
@@ -532,12 +534,12 @@ impl Credits {
         Ok(())
     }
 
-    /// Gives everything back: disks are divided no more. The movements are in [`Credits::moved`].
+    /// Restores everything: disks are not divided any more. [`Credits::moved`] returns the changes.
     pub fn switch_off(&mut self, store: &mut KnobStore) {
         self.let_go(store, LetGo::SwitchedOff);
     }
 
-    /// Gives everything back, as after a pause in which the watchdog may have done so.
+    /// Restores everything, as after a pause in which the watchdog may have done so.
     fn let_go(&mut self, store: &mut KnobStore, why: LetGo) {
         let why = why.to_string();
         self.write_back_as_usual(store, &why);
@@ -552,8 +554,8 @@ impl Credits {
     }
 }
 
-/// How often to look, where `direct` I/O alone is contended for or not, and the last change was so long ago. What is not
-/// contended is looked at often: contention is to be noticed soon.
+/// The period of sampling. `direct`: disks are divided, without buffered writers. `restless`: the time since the last change.
+/// Disks without contention are sampled often, so that contention is noticed soon.
 fn period(direct: bool, restless: Option<Duration>) -> Duration {
     if direct && restless.is_some_and(|ago| ago >= CALM) {
         SELDOM
@@ -562,7 +564,7 @@ fn period(direct: bool, restless: Option<Duration>) -> Duration {
     }
 }
 
-/// Why a `memory.high` that took so long to set is left alone from now on, if it is.
+/// Why a `memory.high` that took this long to set is left alone from now on, if it is.
 fn held_up(took: Duration) -> Option<String> {
     (took >= HELD_UP).then(|| {
         format!(
@@ -573,7 +575,7 @@ fn held_up(took: Duration) -> Option<String> {
     })
 }
 
-/// Those of `held` that are no writers that contend, or the only one.
+/// Those of `held` that are not contending writers, or the only one.
 fn over(mut held: HashSet<CgroupId>, writers: &HashSet<CgroupId>) -> HashSet<CgroupId> {
     held.retain(|id| writers.len() < 2 || !writers.contains(id));
     held

@@ -1,35 +1,35 @@
-//! What bytes and requests cost a disk: the linear model of io.cost (Documentation/admin-guide/cgroup-v2.rst, `io.cost.model`), learnt
-//! from what the disk completed while it was busy all the time.
+//! The cost of bytes and requests on a disk: the linear model of io.cost (Documentation/admin-guide/cgroup-v2.rst,
+//! `io.cost.model`), learnt from its throughput while it was always busy.
 //!
-//! A tenant with small requests moves few bytes and may use most of a disk. Divided by bytes alone it would have nearly all of it. Nothing
-//! says how long a request took: several are under way at once. But the second is always spent, whatever the mixture was in it: so
-//! bytes and requests get the costs that fit the mixtures of the last minute best (least squares).
+//! A tenant with small requests moves few bytes and may use most of a disk. Divided by bytes alone it would get nearly all of
+//! it. No counter shows the time of one request: several are in flight at once. But a busy second is always spent, whatever its
+//! mixture. So bytes and requests get the costs that fit the mixtures of the last minute best (least squares).
 
 use super::disk_sampler::{BUSY, Interval};
 
-/// Mixtures are those of so many busy seconds: in a shorter time what a disk does varies by itself.
+/// The busy seconds of a mixture: in a shorter time a disk's throughput varies by itself.
 const WINDOW: f64 = 2.0;
-/// Mixtures are forgotten over so many busy seconds.
+/// Mixtures are forgotten over this many busy seconds.
 const FORGOTTEN: f64 = 60.0;
-/// Nothing is learnt before the disk has been busy all the time for about so many seconds of contention. One that rests in between does more for a while
-/// after it, if it is throttled, with about as many requests: as if they were what it cannot do more of.
+/// Nothing is learnt before the disk has been always busy for about this many seconds of contention. A throttled disk that
+/// rests in between does more bytes afterwards, with about as many requests: then requests look like its limit.
 const FULL: f64 = 10.0;
 /// Requests cost nothing until mixtures differ by more than chance: by the root of this, about three per cent.
 const CHANCE: f64 = 0.001;
-/// A byte costs this part of what it would if requests cost nothing, at least.
+/// The least cost of a byte, as a part of its cost if requests cost nothing.
 const LEAST: f64 = 0.02;
 
-/// What a disk can do in a second: so many bytes if requests cost nothing, so many requests if bytes did.
+/// The capacity of a disk per second: this many bytes if requests cost nothing, this many requests if bytes cost nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
     /// Bytes.
     pub bytes: f64,
-    /// Requests; infinite where they cost nothing.
+    /// Requests; infinite if they cost nothing.
     pub requests: f64,
 }
 
 impl Prices {
-    /// How many times as much of the disk these take as so many bytes in requests that cost nothing.
+    /// The cost of these bytes and requests, relative to the same bytes in requests that cost nothing.
     #[must_use]
     pub fn times(&self, bytes: f64, requests: f64) -> f64 {
         let dearer = (requests / self.requests) / (bytes / self.bytes);
@@ -40,13 +40,13 @@ impl Prices {
         }
     }
 
-    /// Seconds of the disk.
+    /// The cost in seconds of the disk.
     #[must_use]
     pub fn cost(&self, bytes: f64, requests: f64) -> f64 {
         bytes / self.bytes + requests / self.requests
     }
 
-    /// This part of it.
+    /// This part of the capacity.
     #[must_use]
     pub fn part(&self, part: f64) -> Self {
         Self {
@@ -56,13 +56,13 @@ impl Prices {
     }
 }
 
-/// What a disk did in a time.
+/// A disk's sums over a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sums {
     pub(super) seconds: f64,
     pub(super) bytes: f64,
     requests: f64,
-    /// Of what io.cost handed out, seconds.
+    /// The used part of io.cost's budget, seconds.
     used: f64,
 }
 
@@ -89,33 +89,33 @@ impl Sums {
         [self.bytes, self.requests].map(|sum| sum / self.seconds)
     }
 
-    /// The part of what io.cost handed out that was used.
+    /// The used part of io.cost's budget.
     pub(super) fn used(&self) -> f64 {
         self.used / self.seconds
     }
 }
 
-/// What is learnt of the costs of one disk: sums over its busy seconds.
+/// The learnt costs of one disk: sums over its busy seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs {
-    /// The window that is not over.
+    /// The current window.
     window: Sums,
     seconds: f64,
     bytes: f64,
     requests: f64,
-    /// Of the products of both, per second.
+    /// The sums of the products of both, per second.
     squares: [f64; 3],
-    /// For how much of the last [`FULL`] the disk has been looked at, and been busy meanwhile, seconds.
+    /// How much of the last [`FULL`] was sampled, and how much of that the disk was busy, seconds.
     lately: [f64; 2],
-    /// Whether it was full for long enough to learn from.
+    /// Whether it was always busy for long enough to learn from.
     was_full: bool,
-    /// What fitted best when the last window was over.
+    /// The best fit at the end of the last window.
     prices: Option<Prices>,
 }
 
 impl Costs {
-    /// Takes in an interval. Without contention all is forgotten: other tenants may have other work later, on a disk of another speed, and together
-    /// that looks like a price. What io.cost of `ours` lets through says nothing of the disk.
+    /// Handles an interval. Without contention all is forgotten: later tenants may have other work on a disk whose speed has
+    /// changed, and together that looks like a price. The use of io.cost of `ours` says nothing about the disk.
     pub fn step(&mut self, contended: bool, seen: &Interval, ours: bool) {
         let busy = if ours { seen.busy } else { seen.occupied() };
         if !contended {
@@ -131,7 +131,7 @@ impl Costs {
         }
     }
 
-    /// Whether the disk has been busy all the time lately. Before half of [`FULL`] that is not known.
+    /// Whether the disk has recently been always busy. Unknown before half of [`FULL`].
     fn is_full(&self) -> bool {
         let [looked, full] = self.lately;
         looked >= FULL / 2.0 && full >= BUSY * looked
@@ -174,7 +174,7 @@ impl Costs {
         self.prices.map_or(1.0, times)
     }
 
-    /// The costs that fit best; `None` before there is anything to fit.
+    /// The best fit of the costs; `None` before there is one.
     #[must_use]
     pub const fn prices(&self) -> Option<Prices> {
         self.prices
@@ -189,7 +189,7 @@ impl Costs {
         let [bb, br, rr] = self.squares.map(of);
         let (bb, br) = (bb / (bytes * bytes), br / (bytes * requests));
         let rr = rr / (requests * requests) + CHANCE;
-        // The parts of a second that the mean numbers of requests and bytes take.
+        // The parts of a second for the mean numbers of requests and of bytes.
         let of_requests = (bb - br) / (bb * rr - br * br);
         let of_requests = of_requests.min((1.0 - LEAST * bb) / br).max(0.0);
         let of_bytes = (1.0 - of_requests * br) / bb;

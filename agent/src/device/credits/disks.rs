@@ -1,4 +1,4 @@
-//! The disks that are divided, as they come and go, and as their operator has io.cost enabled.
+//! Follows the divided disks as they are added and removed, and as their operator enables io.cost.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -15,13 +15,13 @@ use crate::knobs::KnobStore;
 #[cfg(test)]
 mod tests;
 
-/// Where disks are found.
+/// The source of disks.
 #[derive(Debug)]
 pub(super) struct Following {
     follower: DiskDiscovery,
     /// The root cgroup's `io.cost.qos`.
     io_cost: PathBuf,
-    /// Reads that file; tests have it fail.
+    /// Reads that file; tests make it fail.
     read: fn(&Path) -> std::io::Result<Vec<u8>>,
 }
 
@@ -34,8 +34,8 @@ impl Following {
         }
     }
 
-    /// Takes in the disks that have come, and lets go of those that have gone: of what stands there, and of what was noted
-    /// of their numbers. Another disk that has got the number of one that is gone has no part in what was known of that.
+    /// Adds new disks, and forgets removed ones with the values and notes for their numbers. Another disk with the number of a
+    /// removed one inherits nothing.
     pub(super) fn follow(
         &mut self,
         disks: &mut Vec<DiskCredits>,
@@ -48,7 +48,7 @@ impl Following {
             return followed;
         };
         let qos = match (self.read)(&self.io_cost) {
-            // Nothing is known of io.cost now, so nothing changes.
+            // Nothing is known about io.cost now, so nothing changes.
             Err(error) if is_exhausted(&error) => {
                 self.follower.read_again();
                 return followed;
@@ -73,7 +73,7 @@ impl Following {
             }
             match DiskCredits::new(disk) {
                 Some(new) => disks.push(new),
-                // It is gone already, or its counters cannot be read at this moment.
+                // It was removed already, or its counters cannot be read now.
                 None => self.follower.read_again(),
             }
         }
@@ -85,30 +85,30 @@ impl Following {
     }
 }
 
-/// What came of following disks.
+/// The result of following disks.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
-    /// What was given back.
+    /// The restored knobs.
     pub(super) moved: Vec<Moved>,
-    /// Whether a disk came or went.
+    /// Whether a disk was added or removed.
     pub(super) changed: bool,
 }
 
-/// Whether device credits divide a block device, where they are on.
+/// Whether device credits divide a block device, where they are enabled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DiskSupport {
     /// Its name in `/sys/block`.
     pub name: String,
-    /// Its number, as a line of `io.weight` has it, if it is a disk.
+    /// Its number, as in a line of `io.weight`, if it is a disk.
     pub number: Option<String>,
     /// Why it is not divided, if so.
     pub left: Option<String>,
 }
 
-/// Every block device below `sys` (`/sys`) but partitions.
+/// Every block device below `sys` (`/sys`) except partitions.
 ///
 /// # Errors
-/// If they cannot be listed at this moment.
+/// If they cannot be listed now.
 pub fn disk_support(sys: &Path) -> Result<Vec<DiskSupport>, NoDisk> {
     let devices = block_devices(sys)?.into_iter();
     let support = devices

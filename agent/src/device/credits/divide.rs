@@ -1,4 +1,4 @@
-//! One interval of one disk, divided by weights that are corrected.
+//! One interval of one disk that corrected weights divide.
 
 use std::time::Instant;
 
@@ -25,29 +25,29 @@ use crate::monitor::Monitor;
 pub(super) struct DiskCredits {
     pub(super) disk: Disk,
     pub(super) meter: DiskSampler,
-    /// Whether io.cost is enabled on it, by another program than this one.
+    /// Whether another program has enabled io.cost on it.
     pub(super) io_cost: bool,
     /// Whether the administrator has set a target for it in `io.latency`: then it is not divided.
     pub(super) latency: bool,
-    /// What had been used of the disk by io.cost's model at the last look, microseconds of its time.
+    /// The use of the disk by io.cost's model at the last sample, microseconds of its time.
     pub(super) used: Option<u64>,
-    /// What divides it by weight, and is corrected; `None` until that is known.
+    /// The controller whose weights are corrected; `None` until it is known.
     pub(super) weighted: Option<Weighted>,
-    /// Where its operator has not chosen what divides it: then io.cost is ours to enable.
+    /// Our io.cost, if the operator has not chosen a controller.
     pub(super) own: Option<OwnIoCost>,
-    /// What bytes and requests cost it.
+    /// The costs of its bytes and requests.
     pub(super) costs: Costs,
 }
 
-/// What a turn goes by.
+/// The inputs of a turn.
 pub(super) struct Turn<'a> {
     pub(super) config: &'a Config,
-    /// Where the lines of io.cost are.
+    /// The cgroup with the lines of io.cost.
     pub(super) root: &'a Cgroup,
     pub(super) monitor: &'a Monitor,
-    /// The tenants that did I/O, and how much.
+    /// The tenants with I/O, and their I/O.
     pub(super) seen: &'a [(CgroupId, TenantIo)],
-    /// Whether knobs of ours are read again.
+    /// Whether our knobs are read again.
     pub(super) audit: bool,
 }
 
@@ -57,17 +57,17 @@ impl Turn<'_> {
     }
 }
 
-/// Why weights are given back.
+/// Why weights are restored.
 pub(super) const GONE: &str = "the disk is gone";
 const UNREADABLE: &str = "the disk's counters cannot be read";
-/// Why a disk is not divided. A tenant that io.cost holds back misses its target, and then the kernel holds back its siblings.
+/// Why a disk is not divided. A tenant that io.cost throttles misses its target, and then the kernel throttles its siblings.
 const LATENCY: &str = "a cgroup has a target in io.latency, for which the kernel holds back others: the disk is left to that";
 
 impl DiskCredits {
-    /// A disk of which nothing is known yet; `None` if it is gone already.
+    /// A disk without samples; `None` if it was already removed.
     pub(super) fn new(disk: &Disk) -> Option<Self> {
         let mut meter = DiskSampler::new(&disk.dir);
-        // Two disks do not have one name at the same time: one that is there before and after is the one in between.
+        // Two disks never have the same name at once: if the disk is the same before and after, it was so in between.
         if DiskIdentity::of(&disk.dir) != Some(disk.identity) || !meter.is_present() {
             return None;
         }
@@ -88,7 +88,7 @@ impl DiskCredits {
         (self.disk.id, self.disk.identity) == (disk.id, disk.identity)
     }
 
-    /// It is divided no more, since it is gone or for another reason; returns what was given back.
+    /// Stops dividing a disk because it was removed or for another reason; returns the restored knobs.
     pub(super) fn leave(&mut self, gone: bool, mut store: Option<&mut KnobStore>) -> Vec<Moved> {
         let why = if gone { GONE } else { UNREADABLE };
         tracing::info!(disk = self.disk.name, number = %self.disk.id, why, "no more divided");
@@ -101,7 +101,7 @@ impl DiskCredits {
         moved
     }
 
-    /// What it did since the last look; `of_root` is the root's `io.stat`.
+    /// The interval since the last sample; `of_root` is the root's `io.stat`.
     pub(super) fn look(&mut self, now: Instant, of_root: &[(DevId, IoStat)]) -> Option<Interval> {
         let here = |(device, _): &&(DevId, IoStat)| *device == self.disk.id;
         let stat = of_root.iter().find(here).filter(|_| self.has_io_cost());
@@ -120,13 +120,13 @@ impl DiskCredits {
         }
     }
 
-    /// For `status`: that it is not divided because of a target in `io.latency`.
+    /// For `status`: it is not divided because of a target in `io.latency`.
     pub(super) fn left_to_latency(&self) -> String {
         let Disk { name, id, .. } = &self.disk;
         format!("Device bandwidth: {name} ({id}) is not divided: {LATENCY}")
     }
 
-    /// Whether io.cost is enabled on it, by whomever: then the root's `io.stat` says what is used of it.
+    /// Whether io.cost is enabled on it, by any program: then the root's `io.stat` has its use.
     pub(super) fn has_io_cost(&self) -> bool {
         self.io_cost || self.has_own_io_cost()
     }
@@ -141,8 +141,9 @@ impl DiskCredits {
         self.weighted.as_ref().is_some_and(Weighted::engaged)
     }
 
-    /// Has the weights corrected of what divides the disk, BFQ or io.cost; begins anew where that has changed. io.cost comes before the
-    /// scheduler, so it counts where both divide. Where neither does, io.cost is ours to enable. With a target in `io.latency` nothing is corrected.
+    /// Chooses the controller whose weights are corrected, BFQ or io.cost; begins anew if it has changed. io.cost precedes the
+    /// scheduler, so it counts if both divide. If neither does, we may enable io.cost. With a target in `io.latency` nothing is
+    /// corrected.
     pub(super) fn follow_controller(
         &mut self,
         root: &Cgroup,
@@ -178,7 +179,7 @@ impl DiskCredits {
         moved
     }
 
-    /// Gives back what stands on the disk, and begins anew. The kernel has dropped the lines of one that is gone.
+    /// Restores our values on the disk, and begins anew. The kernel has dropped the lines of a removed disk.
     pub(super) fn let_go(&mut self, store: Option<&mut KnobStore>, why: &str) -> Vec<Moved> {
         let controller = self.weighted.as_ref().map(Weighted::controller);
         self.weighted = controller.map(|controller| Weighted::new(controller, self.disk.id));
@@ -192,8 +193,8 @@ impl DiskCredits {
         give_back(store, held, why)
     }
 
-    /// Takes in an interval, and moves the weights that it moves; returns the part of the disk of every tenant that contends for it.
-    /// Without a store nothing is written.
+    /// Handles an interval, and writes the changed weights; returns the part of the disk of every contending tenant. Without a
+    /// store nothing is written.
     pub(super) fn divide(
         &mut self,
         interval: &Interval,
@@ -206,7 +207,7 @@ impl DiskCredits {
             moved.extend(self.follow_controller(turn.root, store.as_deref_mut()));
         }
         let device = self.disk.id;
-        // Of a disk that no tenant waits for, no tenant's use is needed; the law forgets a tenant that is not in the tree.
+        // If no tenant waits for a disk, the tenants' use is not needed; the law forgets tenants that are not in the tree.
         let waited_for = self.engaged() || interval.occupied() >= LOOKED_AT;
         let users = if waited_for { turn.seen } else { &[] };
         let Some(weighted) = &mut self.weighted else {
@@ -245,7 +246,7 @@ impl DiskCredits {
             own.step(weighted.contention(), interval, &self.costs);
             tracing::trace!(disk = self.disk.name, ?own, "io.cost");
         }
-        // One that has gone since it was measured may have left its number to another.
+        // A disk removed since its sample may have left its number to another.
         if let Some(store) = store
             && self.meter.is_present()
         {
@@ -256,7 +257,7 @@ impl DiskCredits {
         Ok(users.iter().filter_map(part).collect())
     }
 
-    /// Moves what stands on the disk to where the last interval has it.
+    /// Writes the values of the last interval.
     fn write(
         &mut self,
         corrected: &[Corrected],
@@ -290,7 +291,7 @@ impl DiskCredits {
     }
 }
 
-/// What a tenant, at this node, did with a disk, in bytes as large as those of large requests.
+/// The interval of a tenant at this node on a disk, in the equivalent bytes of large requests.
 fn used(node: NodeId, io: &TenantIo, device: DevId, costs: &Costs) -> Used {
     let flow = io.flow(device);
     let times = costs.times(flow.bytes(), flow.requests);
@@ -314,7 +315,7 @@ fn weight_moved(knob: Knob, change: Change) -> Moved {
     }
 }
 
-/// What may be ours on a disk.
+/// The knobs that may be ours on a disk.
 const fn knobs(device: DevId) -> [Knob; 4] {
     [
         Knob::IoWeightOn(device),

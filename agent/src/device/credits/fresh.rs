@@ -1,9 +1,9 @@
-//! Has the kernel know how much writers have dirty, while they contend.
+//! Keeps the kernel's sums of writers' dirty pages up to date, while they contend.
 //!
-//! It holds back who writes by its sums of what is dirty, and adds them up every two seconds, or when somebody reads a
-//! file that shows them (6.12: `mem_cgroup_wb_stats`). In between it lets a writer through at the speed of memory, and
-//! holds it back for as long after: one that may write 5 MB/s had 14 MB in half a second and nothing for three
-//! (docs/results-credits.md). So they are added up often.
+//! The kernel throttles a writer by its sums of dirty pages. It adds these up every two seconds, or when a process reads a file
+//! that shows them (6.12: `mem_cgroup_wb_stats`). In between it lets a writer through at the speed of memory, and then
+//! throttles it for as long: a writer with 5 MB/s got 14 MB in half a second and nothing for three (docs/results-credits.md).
+//! So this thread has them added up often.
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,12 +14,13 @@ use justitia_kernel::release::KernelVersion;
 
 use crate::monitor::CpuBudget;
 
-/// Each writer's sums are added up this often: on the model 10 ms bring no more (docs/results/device.md, "Buffered writers on a slow disk").
+/// The period of adding up each writer's sums: on the model 10 ms bring no more (docs/results/device.md, "Buffered writers on a
+/// slow disk").
 const EVERY: Duration = Duration::from_millis(30);
-/// Unless that would cost more than this part of a processor: a kernel with many processors has much to add up, under a lock.
+/// The limit for the cost, as a part of a processor: a kernel with many processors has much to add up, under a lock.
 const COST: f64 = 0.05;
 
-/// Whose sums are kept up to date, by a thread that there is from the first one on.
+/// The writers whose sums are kept up to date, by a thread that starts with the first one.
 #[derive(Debug)]
 pub(super) struct Fresh {
     version: Option<KernelVersion>,
@@ -28,7 +29,7 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
-    /// On a kernel of this version.
+    /// For a kernel of this version.
     pub(super) fn new(version: Option<KernelVersion>) -> Self {
         Self {
             version,
@@ -37,7 +38,7 @@ impl Fresh {
         }
     }
 
-    /// From now on those of these cgroups and of no others. `find` says where a cgroup is, if it is there yet.
+    /// Keeps up to date the sums of these cgroups and of no others. `find` finds a cgroup, if it still exists.
     pub(super) fn keep<'a>(
         &mut self,
         of: impl Iterator<Item = CgroupId>,
@@ -47,7 +48,7 @@ impl Fresh {
         if of == self.of {
             return;
         }
-        // One that cannot be opened is gone, or is held back as the kernel does by itself.
+        // One that cannot be opened was removed, or the kernel throttles it without help.
         let counts: Vec<StatFlusher> = of
             .iter()
             .filter_map(|id| StatFlusher::open(find(*id)?, self.version).ok())
@@ -57,7 +58,7 @@ impl Fresh {
             self.thread = start();
         }
         if let Some(thread) = &self.thread {
-            // It lives as long as we do.
+            // The thread lives as long as this.
             let _ = thread.send(counts);
         }
     }
@@ -75,7 +76,7 @@ fn start() -> Option<Sender<Vec<StatFlusher>>> {
     }
 }
 
-/// Until the sender of orders is gone.
+/// Works until the sender of orders is dropped.
 fn work(orders: &Receiver<Vec<StatFlusher>>) {
     let mut of: Vec<StatFlusher> = Vec::new();
     let mut budget = CpuBudget::new(COST);
@@ -129,7 +130,7 @@ mod tests {
         assert_eq!(taken.try_recv().unwrap().len(), 1, "one is not there");
         fresh.keep(std::iter::empty(), find);
         assert_eq!(taken.try_recv().unwrap().len(), 0);
-        // The thread ends with who gives it orders.
+        // The thread ends with its sender of orders.
         drop(fresh);
         work(&taken);
     }

@@ -1,7 +1,7 @@
-//! io.cost, which the agent enables on a disk that nothing divides, while tenants contend for it.
+//! io.cost, which the agent enables on a disk without another controller, while tenants contend for it.
 //!
-//! Its rate is fixed: the kernel's own search for it (vrate) swings between half of the disk and more than it
-//! (docs/results/device.md). Instead the model, what a byte and a request cost, follows the disk ([`Rate`]).
+//! Its rate is fixed: the kernel's own search for it (vrate) swings between half of the disk's capacity and more than it
+//! (docs/results/device.md). Instead the model, the cost of a byte and of a request, follows the disk ([`Rate`]).
 
 use justitia_api::units::bytes;
 use justitia_kernel::cgroup::{Cgroup, CgroupId};
@@ -18,9 +18,9 @@ use crate::device::prices::{Costs, Prices};
 use crate::device::weights::Contention;
 use crate::knobs::KnobStore;
 
-/// A rate that would move by less than this part stays: each write of a model waits until the disk's queue is empty.
+/// A change of the rate by less than this part is not made: each write of a model waits until the disk's queue is empty.
 const DEADBAND: f64 = 0.002;
-/// io.cost's period is twice this latency, microseconds: several requests of a slow disk. Beside a shorter one it hardly divides.
+/// io.cost's period is twice this latency, microseconds: several requests of a slow disk. With a shorter one it hardly divides.
 const LATENCY: u32 = 25_000;
 
 /// io.cost of one disk, ours.
@@ -28,7 +28,7 @@ const LATENCY: u32 = 25_000;
 pub(super) struct OwnIoCost {
     device: DevId,
     rate: Rate,
-    /// What stands; `None` while io.cost is not enabled.
+    /// The current rate; `None` while io.cost is not enabled.
     standing: Option<Prices>,
 }
 
@@ -46,7 +46,7 @@ impl OwnIoCost {
         self.standing.is_some()
     }
 
-    /// Takes in an interval.
+    /// Handles an interval.
     pub(super) fn step(&mut self, contention: Contention, seen: &Interval, costs: &Costs) {
         self.rate.step(contention, seen, costs);
     }
@@ -56,7 +56,7 @@ impl OwnIoCost {
         self.rate.is_used()
     }
 
-    /// Enables io.cost, moves its rate, or gives both lines back.
+    /// Enables io.cost, changes its rate, or restores both lines.
     pub(super) fn apply(&mut self, root: &Cgroup, store: &mut KnobStore) -> Vec<Moved> {
         let Some(rate) = self.rate.handed_out() else {
             return self.release(root, store, OVER);
@@ -98,7 +98,7 @@ impl OwnIoCost {
         moved
     }
 
-    /// Looks whether both lines still stand; if not, what is left of ours is given back.
+    /// Checks whether both lines still have our values; if not, restores the remaining one.
     pub(super) fn audit(&mut self, root: &Cgroup, store: &mut KnobStore) -> Vec<Moved> {
         let stand = knobs(self.device)
             .into_iter()
@@ -109,7 +109,7 @@ impl OwnIoCost {
         Vec::new()
     }
 
-    /// Gives both lines back.
+    /// Restores both lines.
     pub(super) fn release(
         &mut self,
         root: &Cgroup,
@@ -124,27 +124,27 @@ impl OwnIoCost {
     }
 }
 
-/// The lines of the root, in the order in which they are given back: without the first the second has no effect.
+/// The lines of the root, in the order of their restore: without the first the second has no effect.
 const fn knobs(device: DevId) -> [Knob; 2] {
     [Knob::IoCostQos(device), Knob::IoCostModel(device)]
 }
 
-/// No rate is less, bytes per second: a model of 0 would cost nothing. None is more: some kernels add up to 0 what comes close to the
-/// largest number.
+/// The bounds of the rate, bytes per second. A model of 0 would cost nothing. Some kernels overflow to 0 near the largest
+/// number.
 const BYTES: std::ops::RangeInclusive<f64> = LEAST_BYTES..=1e12;
 /// The same of requests per second.
 const REQUESTS: std::ops::RangeInclusive<f64> = 1.0..=1e9;
 const OVER: &str = "nobody contends for the disk any more";
 const THEIRS: &str = "another writer has set io.cost of the disk";
 
-/// As the kernel prints the line, so that our own is recognised.
+/// The line as the kernel prints it, so that ours is recognized.
 fn quality(device: DevId) -> String {
     format!(
         "{device} enable=1 ctrl=user rpct=0.00 rlat={LATENCY} wpct=0.00 wlat={LATENCY} min=100.00 max=100.00"
     )
 }
 
-/// The kernel takes how many requests of a page can be had: its own cost of a request is that less the cost of a page.
+/// The kernel takes the rate of requests of one page: its own cost of a request is that less the cost of a page.
 fn model(device: DevId, rate: &Prices) -> String {
     let page = to_f64(PAGE_SIZE);
     let requests = 1.0 / (1.0 / rate.requests + page / rate.bytes);

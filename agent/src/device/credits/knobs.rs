@@ -1,4 +1,4 @@
-//! What has moved, and the watchdog of what is to be given back.
+//! Changed knobs, and the watchdog for knobs that must be restored.
 
 use std::path::Path;
 use std::time::Instant;
@@ -9,20 +9,20 @@ use justitia_kernel::knob::Knob;
 use crate::knobs::KnobStore;
 use crate::knobs::watchdog::{LEASE_EXPIRY, Watchdog};
 
-/// A knob that has moved, or was given back.
+/// A knob that was changed or restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Whose.
+    /// Its cgroup.
     pub id: CgroupId,
-    /// Which knob.
+    /// The knob.
     pub knob: Knob,
-    /// What stands there now; `None` for what stood there before us.
+    /// The new value; `None` for the original one.
     pub to: Option<String>,
-    /// The facts behind it.
+    /// The reason.
     pub why: String,
 }
 
-/// Gives these back, for this reason; returns what has moved.
+/// Restores these for this reason; returns the changes.
 pub(super) fn give_back(
     store: &mut KnobStore,
     held: Vec<(CgroupId, Knob)>,
@@ -42,10 +42,10 @@ pub(super) fn give_back(
 
 // The watchdog, started before the first `memory.high`.
 
-/// Why everything is given back.
+/// Why everything is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LetGo {
-    /// The watchdog has received no heartbeat for so long that what we take for ours may be given back already.
+    /// The last heartbeat is so long ago that the watchdog may have restored our knobs already.
     LeaseExpired,
     /// No watchdog watches, and none can be started.
     NoWatchdog,
@@ -70,7 +70,7 @@ impl std::fmt::Display for LetGo {
 pub(super) struct Guarded {
     watchdog: Option<Watchdog>,
     start: fn(&Path) -> std::io::Result<Watchdog>,
-    /// None could be started, which was said.
+    /// Whether a watchdog could not be started, which was logged.
     refused: bool,
 }
 
@@ -84,8 +84,8 @@ impl Guarded {
         }
     }
 
-    /// Whether a watchdog watches; starts one if not. One that does is not told here that we live: whether it has given
-    /// knobs back has to be asked before ([`Guarded::check_lease`]).
+    /// Whether a watchdog watches; starts one if not. This sends no heartbeat to a running one: the caller must first check
+    /// whether it has restored knobs ([`Guarded::check_lease`]).
     pub(super) fn ready(&mut self, state: &Path) -> bool {
         if self.watchdog.is_none() {
             match (self.start)(state) {
@@ -115,7 +115,7 @@ impl Guarded {
         self.watchdog.is_some()
     }
 
-    /// Tells the watchdog that the agent lives.
+    /// Sends a heartbeat to the watchdog.
     pub(super) fn heartbeat(&mut self, now: Instant) {
         if self
             .watchdog
@@ -127,8 +127,8 @@ impl Guarded {
         }
     }
 
-    /// Whether what we take for ours still is. Asked before each look at a knob of ours and before each write, with
-    /// the clock of that moment: a turn can be held up anywhere.
+    /// Whether our knobs are still ours. Called before each check of a knob of ours and before each write, with the time of
+    /// that moment: a turn can be delayed anywhere.
     pub(super) fn check_lease(&self, moment: Instant) -> Result<(), LetGo> {
         match &self.watchdog {
             Some(watchdog) if watchdog.since_heartbeat(moment) >= LEASE_EXPIRY => {

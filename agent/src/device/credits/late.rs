@@ -1,8 +1,9 @@
-//! When the kernel begins to write back: late, while buffered writers contend.
+//! The start of background writeback: late, while buffered writers contend.
 //!
-//! By default it begins at half of what may be dirty (`vm.dirty_background_ratio` 10, `vm.dirty_ratio` 20). What it
-//! hands to the disk waits there for the writer's turn, where it can be neither deleted nor written again, and is written for nothing: a tenth of what random writers do, more of file servers (docs/results). So
-//! while there are buffered writers among the tenants that contend, it begins just before writers are held back.
+//! By default it begins at half of the allowed dirty pages (`vm.dirty_background_ratio` 10, `vm.dirty_ratio` 20). Pages that it
+//! submits wait at the disk for the writer's turn. There they can be neither deleted nor rewritten first, so some are written
+//! in vain: a tenth of random writers' pages, more of file servers' (docs/results). So while buffered writers are among the
+//! contending tenants, it begins just before writers are throttled.
 
 use justitia_kernel::cgroup::Cgroup;
 use justitia_kernel::knob::Knob;
@@ -15,9 +16,9 @@ const KNOB: Knob = Knob::DirtyBackground;
 /// The setting, ours or its operator's.
 #[derive(Debug)]
 pub(super) struct Late {
-    /// The knobs of the machine are kept under it.
+    /// The root cgroup: the knob store keeps the machine's knobs under it.
     root: Cgroup,
-    /// Why it is left as it is, once that is known.
+    /// Why it is left alone, once known.
     left: Option<String>,
 }
 
@@ -26,7 +27,7 @@ impl Late {
         Self { root, left: None }
     }
 
-    /// Has the kernel write back late.
+    /// Starts background writeback late.
     pub(super) fn hold(&mut self, store: &mut KnobStore) -> Option<Moved> {
         let id = self.root.id();
         let stands = store.applied(id, KNOB).is_some();
@@ -54,7 +55,7 @@ impl Late {
             ) => Some(self.moved(Some(late), WHY)),
             Ok(_) => None,
             Err(error) => {
-                // For want of something at this moment it is tried again.
+                // It is retried if only a resource was lacking.
                 if !store.may_write(id, KNOB) {
                     self.left = Some(error.to_string());
                 }
@@ -63,7 +64,7 @@ impl Late {
         }
     }
 
-    /// The value that stands there, and the one that the agent would write; or why it writes none, even where its operator asks for that.
+    /// The current value, and the one that the agent would write; or why it writes none, even at the operator's request.
     fn look(&self) -> Result<(String, u64), String> {
         let found = machine_setting(&self.root, KNOB)?;
         let dirty = self.root.dirty_ratio().map_err(|error| error.to_string())?;
@@ -74,14 +75,14 @@ impl Late {
     /// The operator has the agent take it.
     ///
     /// # Errors
-    /// Why the agent does not write it all the same.
+    /// Why the agent still does not write it.
     pub(super) fn take(&mut self) -> Result<(), String> {
         self.look()?;
         self.left = None;
         Ok(())
     }
 
-    /// Why it is left as it is, and what that costs, if so.
+    /// Why it is left alone, and the consequence, if so.
     pub(super) fn limit(&self) -> Option<String> {
         let why = self.left.as_ref()?;
         Some(format!(
@@ -90,7 +91,7 @@ impl Late {
         ))
     }
 
-    /// Looks whether another writer has set it since, or what it follows.
+    /// Checks whether another writer has changed it, or the setting that it depends on.
     pub(super) fn audit(&self, store: &mut KnobStore) -> Option<Moved> {
         let id = self.root.id();
         if let Ok(Some(WriteOutcome::External { applied, found, by })) = store.audit(id, KNOB) {
@@ -105,7 +106,7 @@ impl Late {
         self.release(store, "vm.dirty_ratio has changed")
     }
 
-    /// Gives it back, if it is held.
+    /// Restores it, if it is held.
     pub(super) fn release(&self, store: &mut KnobStore, why: &str) -> Option<Moved> {
         let back = store.restore(self.root.id(), KNOB);
         (back == Some(RestoreOutcome::Restored)).then(|| self.moved(None, why))
@@ -124,8 +125,8 @@ impl Late {
 const WHY: &str = "buffered writers contend: what is written back early waits at the disk, where it can be neither \
                    deleted nor written again";
 
-/// Where it should stand: one below `dirty`, what `vm.dirty_ratio` says. Or why `background`, what is found, stays: a write of it
-/// would make an operator's bytes 0.
+/// The wanted value: one below `dirty`, the value of `vm.dirty_ratio`. Or why the found value `background` stays: a write would
+/// set an operator's bytes to 0.
 fn late(background: &str, dirty: u64) -> Result<u64, &'static str> {
     match (background, dirty) {
         ("0", _) => Err("its operator has set vm.dirty_background_bytes"),
@@ -160,7 +161,7 @@ mod tests {
         std::fs::write(root.join(KNOB.file()), background).unwrap();
         let fs = CgroupFs::open_fixture(&root).unwrap();
         let (mut store, _) = KnobStore::open(&fs, &dir.join("state")).unwrap();
-        // As the kernel's files, and unlike others, it holds what was written last.
+        // The file keeps the last write, as the kernel's do.
         store.write_knob = |cgroup, knob, value| {
             std::fs::write(cgroup.full_path().join(knob.file()), value).unwrap();
             Ok(())
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(late.release(&mut store, "").unwrap().to, None);
         assert_eq!(stands(dir.path()), "10");
         assert_eq!(late.release(&mut store, ""), None);
-        // However the agent ends.
+        // The same when the agent ends.
         late.hold(&mut store).unwrap();
         assert_eq!(stands(dir.path()), "19");
         drop(store);
@@ -201,7 +202,7 @@ mod tests {
         let external: Vec<_> = store.external().collect();
         assert_eq!(external, [(late.root.id(), KNOB, "5")]);
         assert_eq!(stands(dir.path()), "5");
-        // What is no lower than where it should stand is no loss.
+        // A higher value than the wanted one is no loss.
         let dir = tempfile::tempdir().unwrap();
         let (mut late, mut store) = machine(dir.path(), "30");
         assert_eq!((late.hold(&mut store), late.limit()), (None, None));

@@ -11,9 +11,8 @@ use crate::page_cache::CgroupTree;
 /// A tree of weights, and each cgroup's node in it.
 pub(super) type Divided = (Tree<Demand>, HashMap<CgroupId, NodeId>);
 
-/// The tree of the weights that count for these tenants on a disk, theirs and those of what they are in, and their nodes. A line of
-/// the disk counts but where it `is_ours`. Who
-/// does nothing has no part: a thousand of them would only cost time.
+/// The tree of these tenants' weights on a disk, including their ancestors', and the nodes. A line of the disk counts unless it
+/// `is_ours`. Inactive tenants have no part: a thousand of them would only cost time.
 pub(super) fn weights(
     cgroups: &CgroupTree,
     device: DevId,
