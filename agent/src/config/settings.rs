@@ -98,8 +98,8 @@ pub struct Metrics {
 #[serde(default, deny_unknown_fields, expecting = "a table [io]")]
 pub struct Io {
     /// Whether the bandwidth of contended disks is divided by weight: by correcting weights (a line of the disk in
-    /// `io.bfq.weight` where BFQ schedules it, else in `io.weight`, with io.cost, which is enabled where it is not); and, where buffered writers
-    /// compete, with `memory.high` and `vm.dirty_background_ratio`.
+    /// `io.bfq.weight` where BFQ schedules it, else in `io.weight`, with io.cost, which is enabled where it is not);
+    /// and, where buffered writers compete, with `memory.high` and `vm.dirty_background_ratio`.
     #[serde(deserialize_with = "value::boolean")]
     pub enabled: bool,
 }
