@@ -70,7 +70,7 @@ impl Agent {
             self.monitor.cgroups.record_low(id, Ok(Some(0)));
         }
         Ok(format!(
-            "{shown} is the agent's again; the value that stood there stands whenever the agent does not need the knob"
+            "{shown} is the agent's again; its present value is restored whenever the agent does not need the knob"
         ))
     }
 

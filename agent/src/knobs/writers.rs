@@ -125,7 +125,7 @@ impl Writers {
             return;
         };
         if let Err(error) = watcher.watch(cgroup, knob) {
-            tracing::debug!(%knob, %error, "who writes it cannot be watched");
+            tracing::debug!(%knob, %error, "its writers cannot be watched");
         }
     }
 

@@ -128,9 +128,9 @@ fn start_enforcement(
     log_restored("left by an earlier agent", &restored);
     let reclaimer = Reclaimer::start().map_err(RunError::system("starting the reclaim threads"))?;
     if let Err(error) = store.watch_writers() {
-        tracing::warn!(%error, "who writes knobs cannot be seen: the value alone decides whose it is");
+        tracing::warn!(%error, "writers of knobs cannot be seen: the value alone decides");
         limitations.push(format!(
-            "Knobs: who writes them cannot be seen ({error}): the value alone decides whose it is"
+            "Knobs: their writers cannot be seen ({error}): the value alone decides"
         ));
     }
     Ok((Some(store), Some(reclaimer)))

@@ -19,7 +19,7 @@ fn start() -> Debian {
         /root/deb systemctl start justitia");
     debian.works();
     let limitations = debian.status()["limitations"].to_string();
-    assert!(!limitations.contains("who writes"), "{limitations}");
+    assert!(!limitations.contains("their writers"), "{limitations}");
     debian.step("runs");
     debian
 }

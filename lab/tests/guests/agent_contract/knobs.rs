@@ -78,7 +78,7 @@ fn whatever_a_shell_writes_is_left_to_it_until_its_operator_takes_it_back() {
         start && within 20 protected a && within 20 protected b || exit 1
     ");
         let limitations = guest.status()["limitations"].to_string();
-        assert!(!limitations.contains("who writes"), "{limitations}");
+        assert!(!limitations.contains("their writers"), "{limitations}");
         // By one that stays, and by one that has ended.
         for command in [
             "echo 0 >$C/a/memory.low",
