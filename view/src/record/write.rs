@@ -9,8 +9,8 @@ use justitia_api::Status;
 
 use super::{BLOCK, FULL_BYTES, HEAD, MARK, MAX_BYTES, RecordError, SUM, SUMMED, TITLE};
 
-/// How hard blocks are compressed: beyond this it takes longer for little.
-const LEVEL: i32 = 6;
+/// How hard blocks are compressed. What a higher level needs is not built (`.cargo/config.toml`).
+const LEVEL: i32 = 3;
 
 /// Records statuses. What is not yet a whole block is written by [`Recorder::finish`], or when dropped.
 #[derive(Debug)]
