@@ -49,10 +49,10 @@ impl Entitlements {
         let share = unmanaged_share(snapshot, divided);
         let demands = tenants.map(|id, tenant| demand(tenant, tenants.is_leaf(id), share, policy));
         let (entitled, orphaned) = match &unmapped {
-            None => divide(tenants, &demands, divided),
+            None => divide(tenants, &demands, policy.demand, divided),
             Some(cap) => {
                 let beyond = cap.beyond(tenants, &demands);
-                let (mut entitled, orphaned) = divide(tenants, &beyond, divided);
+                let (mut entitled, orphaned) = divide(tenants, &beyond, policy.demand, divided);
                 for (entitled, kept) in entitled.iter_mut().zip(&cap.kept) {
                     *entitled = entitled.saturating_add(*kept);
                 }
@@ -89,12 +89,17 @@ impl Entitlements {
 ///
 /// A tenant whose accesses do not tell yet what it uses may use all that it holds and reads: it has its share beside the working
 /// sets of resting tenants.
-fn divide(tenants: &Tree<Tenant>, demands: &Tree<Demand>, capacity: u64) -> (Vec<u64>, Vec<u64>) {
+fn divide(
+    tenants: &Tree<Tenant>,
+    demands: &Tree<Demand>,
+    model: DemandModel,
+    capacity: u64,
+) -> (Vec<u64>, Vec<u64>) {
     let mut all = demands.clone();
     let mut of = Vec::new();
     for (id, tenant) in tenants.iter() {
         let below = (!tenants.is_leaf(id)).then_some(id);
-        if below.is_none() && is_unsure(tenant) {
+        if below.is_none() && model == DemandModel::Use && is_unsure(tenant) {
             all[id].working_set = all[id].total;
         }
         if let Some(demand) = orphaned(tenant)

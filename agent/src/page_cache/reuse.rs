@@ -260,14 +260,24 @@ impl ReuseSampler {
         self.get(id).and_then(Reuse::idle_for)
     }
 
-    /// For how long a tenant with these counters has not read its working set: one that pages anything in does, and where its
-    /// accesses are not sampled one that is not idle.
+    /// For how long a tenant with these counters has used neither CPU nor its working set; and for how long it has not read
+    /// that, whatever else it did. One that pages anything in does read it, and where accesses are not sampled, one that is not
+    /// idle.
     #[must_use]
-    pub fn unused_for(&self, id: CgroupId, memory: &MemorySampler, now: Instant) -> Duration {
-        if memory.growing(now) {
-            return Duration::ZERO;
-        }
-        self.idle_for(id).unwrap_or_else(|| memory.idle_for(now))
+    pub fn idle_and_unused_for(
+        &self,
+        id: CgroupId,
+        memory: &MemorySampler,
+        now: Instant,
+    ) -> (Duration, Duration) {
+        let idle_for = memory.idle_for(now);
+        let unread_for = self.idle_for(id).unwrap_or(idle_for);
+        let unused_for = if memory.growing(now) {
+            Duration::ZERO
+        } else {
+            unread_for
+        };
+        (idle_for.min(unread_for), unused_for)
     }
 
     /// A tenant's accesses, where they are sampled.

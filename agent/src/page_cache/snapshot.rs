@@ -69,6 +69,11 @@ impl Monitor {
         let too_many = node.children.len() > MAX_RECLAIM_CHILDREN;
         let features = &self.features;
         let (weight, source) = self.cgroups.weight(node);
+        let (idle_for, unused_for) = if leaf {
+            self.reuse.idle_and_unused_for(id, memory, now)
+        } else {
+            (Duration::ZERO, Duration::ZERO)
+        };
         let other = memory.other;
         let limit = memory.limits.max.min(memory.high());
         let (swapped_out, swapped_in) = memory.swapped(now);
@@ -103,19 +108,8 @@ impl Monitor {
             populated: node.populated,
             growing: leaf && memory.growing(now),
             paged_in: memory.paged_in_lately(now),
-            idle_for: if leaf {
-                let idle_for = memory.idle_for(now);
-                self.reuse
-                    .idle_for(id)
-                    .map_or(idle_for, |unused| unused.min(idle_for))
-            } else {
-                Duration::ZERO
-            },
-            unused_for: if leaf {
-                self.reuse.unused_for(id, memory, now)
-            } else {
-                Duration::ZERO
-            },
+            idle_for,
+            unused_for,
             mapped: memory.mapped,
             unseen: memory.unseen(&working_set, now),
             working_set,

@@ -167,7 +167,7 @@ fn tags_are_checked_and_a_disk_needs_a_way_to_it() {
         "c:10: vm.pool.tag: expected a tag from 1 to 1023, found 1024"
     );
     let unserved = "[[vm]]\nname = \"a\"\n[[vm.disk]]\nname = \"d\"\nimage = \"i\"\n";
-    assert!(errors(unserved).contains("a `vhost` socket for each of its disks"));
+    assert!(errors(unserved).contains("`vhost` for each of its disks"));
     let served = format!("{unserved}vhost = \"/run/v\"\n");
     assert!(Config::parse(Path::new("c"), &served).is_ok());
 }

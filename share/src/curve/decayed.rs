@@ -9,8 +9,7 @@ use super::sampler::SETS;
 use crate::HalfLife;
 use crate::num::to_f64;
 
-/// After this time a count is worth half. A change of a tenant's working set rules its curve after a minute or two, and a
-/// busy tenant that falls idle is remembered for some minutes more ([`MissRatioCurve::working_set`](super::MissRatioCurve::working_set)).
+/// After this time a count is worth half. A change of a tenant's working set rules its curve after a minute or two.
 pub const HALF_LIFE: HalfLife = HalfLife::new(Duration::from_secs(60));
 
 /// Reuse times, or distances ([`Self::add_distances`]), that decay exponentially: with every [`HALF_LIFE`] a count halves.
