@@ -7,7 +7,7 @@ macro_rules! experiments {
 }
 
 /// The shipped experiments by name, in the order in which `lab list` shows them.
-pub(super) const EXPERIMENTS: [(&str, &str); 39] = experiments![
+pub(super) const EXPERIMENTS: [(&str, &str); 40] = experiments![
     "hot-stream",
     "hot-stream-800",
     "hot-stream-paced",
@@ -15,6 +15,7 @@ pub(super) const EXPERIMENTS: [(&str, &str); 39] = experiments![
     "hot-once",
     "hot-inner",
     "hot-after-stream",
+    "hot-after-night",
     "hot-after-rest",
     "hot-x4",
     "reread-x4",
