@@ -280,8 +280,8 @@ fn an_agent_hands_on_what_it_was_handed() {
     agent.monitor.handover = take();
     agent.monitor.hand_over(&state, "boot").unwrap();
     let next = take();
-    assert_eq!(next.known(id, None, Instant::now()), Some(set));
-    assert_eq!(next.known(gone.0, None, Instant::now()), None);
+    assert_eq!(next.known(id, None, false, Instant::now()), Some(set));
+    assert_eq!(next.known(gone.0, None, false, Instant::now()), None);
 }
 
 /// A container of Docker, from its files beside the tree.

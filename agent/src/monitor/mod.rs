@@ -20,6 +20,7 @@ use justitia_kernel::proc::ProcFs;
 use justitia_kernel::{Result, lru_gen};
 
 use crate::config::Config;
+use crate::model::WorkingSet;
 use crate::page_cache::system_memory::SystemMemory;
 use crate::page_cache::unmanaged::Unmanaged;
 use crate::page_cache::{
@@ -137,9 +138,16 @@ impl Monitor {
     pub fn hand_over(&self, state: &Path, boot: &str) -> std::io::Result<()> {
         let ids = self.cgroups.breadth_first().into_iter();
         let now = Instant::now();
-        let known = |id| self.handover.known(id, self.reuse.working_set(id), now);
+        let known = |id| self.known_set(id, now);
         let sets = ids.filter_map(|id| Some((id, known(id)?)));
         handover::leave(state, boot, sets)
+    }
+
+    /// A tenant's working set as far as it is known by its accesses: to this agent, or to the previous one.
+    pub(crate) fn known_set(&self, id: CgroupId, now: Instant) -> Option<WorkingSet> {
+        let used = self.reuse.idle_for(id).is_some();
+        self.handover
+            .known(id, self.reuse.working_set(id), used, now)
     }
 
     /// Reads the probes now, for the status: because of their cost two samples may be seconds apart.

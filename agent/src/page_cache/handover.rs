@@ -22,12 +22,14 @@ const MAX_LENGTH: u64 = 8 << 20;
 /// Working sets of the previous agent count for at most this time after the start: until the probes are attached, and then
 /// until accesses have been observed for [`MIN_OBSERVATION`].
 const COUNTS_FOR: Duration = Duration::from_secs(2 * MIN_OBSERVATION.as_secs());
+/// Those of tenants that have not used theirs since count for this time: about as long as a set is known that is not used.
+const COUNTS_UNUSED_FOR: Duration = Duration::from_secs(6 * 3600);
 
 /// The working sets that the previous agent knew.
 #[derive(Debug, Default)]
 pub struct Handover {
     sets: HashMap<CgroupId, Left>,
-    until: Option<Instant>,
+    taken_at: Option<Instant>,
 }
 
 /// A tenant's working set in the file.
@@ -84,21 +86,27 @@ impl Handover {
         let sets = contents.sets.into_iter();
         Self {
             sets: sets.map(|left| (CgroupId(left.id), left)).collect(),
-            until: Some(now + COUNTS_FOR),
+            taken_at: Some(now),
         }
     }
 
-    /// A tenant's known working set: this agent's `observed` one, or in the first minutes the previous agent's if that is
-    /// larger. Its observation time is that of both agents together.
+    /// A tenant's known working set: this agent's `observed` one, or the previous agent's if that is larger, in the first minutes and
+    /// while the tenant has not `used` its set since. Its observation time is that of both agents together.
     #[must_use]
     pub fn known(
         &self,
         id: CgroupId,
         observed: Option<WorkingSet>,
+        used: bool,
         now: Instant,
     ) -> Option<WorkingSet> {
         let fresh = observed.is_none_or(|set| set.observed_for < MIN_OBSERVATION);
-        if !fresh || self.until.is_none_or(|until| now >= until) {
+        let counts_for = match used || observed.is_none() {
+            true if fresh => COUNTS_FOR,
+            true => Duration::ZERO,
+            false => COUNTS_UNUSED_FOR,
+        };
+        if self.taken_at.is_none_or(|taken| now >= taken + counts_for) {
             return observed;
         }
         let Some(left) = self.sets.get(&id) else {
@@ -180,7 +188,8 @@ mod tests {
         let handover = Handover::take(dir.path(), BOOT, now);
         assert_eq!(dir.path().read_dir().unwrap().count(), 0, "read once");
         let of = |id, observed, after| {
-            let known = handover.known(CgroupId(id), observed, now + Duration::from_secs(after));
+            let now = now + Duration::from_secs(after);
+            let known = handover.known(CgroupId(id), observed, true, now);
             known.map(|set| (set.bytes, set.observed_for.as_secs()))
         };
         let long = MIN_OBSERVATION.as_secs();
@@ -197,6 +206,13 @@ mod tests {
         ] {
             assert_eq!(of(id, seen, after), expected, "{id}, {seen:?}, {after} s");
         }
+        // One that rests since.
+        let rested = |hours: u64| {
+            let now = now + Duration::from_secs(hours * 3600);
+            let known = handover.known(CgroupId(1), observed(0, hours * 3600), false, now);
+            known.map(|set| set.bytes)
+        };
+        assert_eq!((rested(5), rested(7)), (Some(100), Some(0)));
     }
 
     #[test]

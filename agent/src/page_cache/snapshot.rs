@@ -77,7 +77,7 @@ impl Monitor {
         let other = memory.other;
         let limit = memory.limits.max.min(memory.high());
         let (swapped_out, swapped_in) = memory.swapped(now);
-        let known = self.handover.known(id, self.reuse.working_set(id), now);
+        let known = self.known_set(id, now);
         let working_set = known.unwrap_or_else(|| memory.working_set(features.multi_gen, now));
         Tenant {
             key,
