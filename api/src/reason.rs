@@ -17,7 +17,7 @@ pub enum Rule {
     Anonymous(AnonymousReason),
     /// Reclaimable slab is above its cap.
     Slab(SlabReason),
-    /// `memory.low` protects what the tenant demands of its entitlement.
+    /// `memory.low` protects what the tenant uses of its entitlement.
     Protection(ProtectionReason),
     /// Nothing is reclaimed from the tenant for now.
     Exempt(ReclaimExemption),

@@ -323,7 +323,7 @@ impl PolicyStatus {
     }
 }
 
-/// Seconds without use of CPU or cache after which a tenant rests: the working sets that other tenants use come before
+/// Seconds without use of its working set after which a tenant rests: the working sets that other tenants use come before
 /// its own. The window in which tenants count as backlogged is as long.
 pub const RESTS_AFTER: f64 = 10.0;
 
@@ -385,7 +385,7 @@ pub struct TenantStatus {
     /// subtree gets. Not in recordings.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub requested_protection: u64,
-    /// Seconds since it last used CPU or grew its cache, as far as the kernel's counters tell.
+    /// Seconds since it last used its working set or grew its cache; where its accesses are not sampled, since it last used CPU.
     pub idle: f64,
     /// Whether its cache wants to grow.
     pub growing: bool,

@@ -55,7 +55,7 @@ fn wrong(errors: Vec<TomlError>) -> anyhow::Error {
 /// Each cgroup with the memory controller is a tenant. Its weight is that of a [[tenant]] rule of the configuration, else what
 /// was declared to its container's runtime or in its unit, else that of io.bfq.weight or io.weight, else 100. While memory is
 /// free, nothing is reclaimed. When it gets short, page cache is reclaimed from tenants that hold more than their entitlement
-/// (what their weights give them of it); memory.low protects the entitlements of the others from the kernel's own reclaim.
+/// (what their weights give them of it); memory.low protects what the others use of theirs from the kernel's own reclaim.
 ///
 /// On SIGTERM or SIGINT every knob gets its original value back, and so when the terminal is closed at which it was started.
 /// After a SIGKILL the next start restores them, or `justitia reset`. On SIGHUP the configuration is read again, as by

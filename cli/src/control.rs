@@ -24,7 +24,7 @@ pub(crate) struct Reload {
 
 /// Restore a knob, and have the running agent leave it as it is.
 ///
-/// It is not written again until the agent ends, or `justitia take` gives it back. A memory.low above 0 counts as a minimum.
+/// It is not written again until the agent ends, or `justitia take` gives it back. A memory.low above 0 counts as a minimum as far as the cgroups above have one.
 #[derive(Args)]
 pub(crate) struct Release {
     #[command(flatten)]

@@ -104,7 +104,7 @@ fn idle_from(end: u64, each_second: u64) -> impl FnMut(u64, &mut Random) -> Vec<
     }
 }
 
-/// A busy tenant that falls idle is remembered for some minutes, a slow one for a few, none for long.
+/// While its counts decay, a busy tenant that falls idle is remembered for some minutes, a slow one for a few, none for long.
 #[test]
 fn who_falls_idle_has_no_use_of_it_in_the_end() {
     let two_minutes = after(180, idle_from(60, 3000));

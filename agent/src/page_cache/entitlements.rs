@@ -26,7 +26,7 @@ pub struct Entitlements {
     /// For inner nodes: the part of it for their own orphaned pages.
     pub orphaned: Vec<u64>,
     /// Of leaves: the part of it that is protected from the kernel's reclaim: what the tenant uses, and while that is not known what
-    /// it demands; its slab is not. What an inner node protects is the sum of its leaves'.
+    /// it demands; of its slab only what goes with these pages. What an inner node protects is the sum of its leaves'.
     pub protected: Vec<u64>,
 }
 
@@ -49,10 +49,10 @@ impl Entitlements {
         let share = unmanaged_share(snapshot, divided);
         let demands = tenants.map(|id, tenant| demand(tenant, tenants.is_leaf(id), share, policy));
         let (entitled, orphaned) = match &unmapped {
-            None => divide(tenants, &demands, policy.demand, divided),
+            None => divide(tenants, &demands, divided),
             Some(cap) => {
                 let beyond = cap.beyond(tenants, &demands);
-                let (mut entitled, orphaned) = divide(tenants, &beyond, policy.demand, divided);
+                let (mut entitled, orphaned) = divide(tenants, &beyond, divided);
                 for (entitled, kept) in entitled.iter_mut().zip(&cap.kept) {
                     *entitled = entitled.saturating_add(*kept);
                 }
@@ -67,7 +67,8 @@ impl Entitlements {
                 let known = policy.demand == DemandModel::Use && !is_unsure(tenant);
                 let used = demand.working_set.max(demand.minimum);
                 let keeps = if known { used } else { demand.total };
-                keeps.min(entitled.saturating_sub(tenant.slab))
+                let files = keeps.min(entitled.saturating_sub(tenant.slab));
+                files + tenant.slab.min(files / SLAB_OF_FILES)
             })
             .collect();
         Self {
@@ -84,24 +85,17 @@ impl Entitlements {
     }
 }
 
+/// So much slab goes with file pages, one byte to eight: the nodes of their trees, which also remember evicted pages, inodes and
+/// buffer heads. The kernel counts it against `memory.low`, so without it as many file pages would be unprotected.
+const SLAB_OF_FILES: u64 = 8;
+
 /// What each tenant gets, and what orphaned pages get: of a cgroup's as one more child of it; of the unmanaged tenant's as
 /// one more top-level cgroup, but it is counted as that tenant's.
-///
-/// A tenant whose accesses do not tell yet what it uses may use all that it holds and reads: it has its share beside the working
-/// sets of resting tenants.
-fn divide(
-    tenants: &Tree<Tenant>,
-    demands: &Tree<Demand>,
-    model: DemandModel,
-    capacity: u64,
-) -> (Vec<u64>, Vec<u64>) {
+fn divide(tenants: &Tree<Tenant>, demands: &Tree<Demand>, capacity: u64) -> (Vec<u64>, Vec<u64>) {
     let mut all = demands.clone();
     let mut of = Vec::new();
     for (id, tenant) in tenants.iter() {
         let below = (!tenants.is_leaf(id)).then_some(id);
-        if below.is_none() && model == DemandModel::Use && is_unsure(tenant) {
-            all[id].working_set = all[id].total;
-        }
         if let Some(demand) = orphaned(tenant)
             && (below.is_some() || tenant.key == Key::Unmanaged)
         {
@@ -167,12 +161,13 @@ pub(super) fn demand(tenant: &Tenant, leaf: bool, share: u64, policy: &Policy) -
         (true, true) => (working_set, working_set.max(keeps)),
     };
     let working_set = working_set.min(tenant.limit);
-    // The probes do not see accesses to mapped pages: they are in use unless nothing runs.
+    // The probes do not see accesses to mapped pages: they are in use unless nothing runs. What is unseen counts as used.
     let in_use = match (rests(tenant.unused_for), rests(tenant.idle_for)) {
         (false, _) => working_set,
         (true, false) => working_set.min(tenant.mapped),
         (true, true) => 0,
     };
+    let in_use = in_use.max(tenant.unseen.min(working_set));
     Demand {
         weight: tenant.weight,
         sums_weights: !leaf && tenant.sums_weights,
@@ -190,7 +185,7 @@ fn is_unsure(tenant: &Tenant) -> bool {
 }
 
 /// Whether a tenant that has been idle for this time rests: none of its working set is in use.
-pub(super) fn rests(idle_for: Duration) -> bool {
+fn rests(idle_for: Duration) -> bool {
     idle_for.as_secs_f64() >= RESTS_AFTER
 }
 
@@ -199,7 +194,7 @@ pub(super) fn rests(idle_for: Duration) -> bool {
 pub(super) fn orphaned(tenant: &Tenant) -> Option<Demand> {
     (tenant.orphaned_lately > 0).then(|| Demand {
         in_use: tenant.orphaned_in_use,
-        working_set: tenant.orphaned_lately,
+        working_set: tenant.orphaned_in_use,
         total: tenant.orphaned_lately,
         ..Demand::unlimited(Weight::default())
     })

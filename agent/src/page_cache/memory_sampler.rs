@@ -299,7 +299,13 @@ impl MemorySampler {
     /// Whether its cache has grown recently, or would have without reclaim.
     #[must_use]
     pub fn growing(&self, now: Instant) -> bool {
-        self.grew_at.is_some_and(|at| now - at < GROWING)
+        self.steady_for(now).is_some_and(|steady| steady < GROWING)
+    }
+
+    /// For how long its cache has not grown; `None` if it never did.
+    #[must_use]
+    pub fn steady_for(&self, now: Instant) -> Option<Duration> {
+        self.grew_at.map(|at| now.saturating_duration_since(at))
     }
 
     /// How long it had used no CPU and paged nothing in at its last sample. Hits in its cache do not show here.

@@ -17,7 +17,7 @@ use crate::status::decision_log::Decided;
 #[cfg(test)]
 mod tests;
 
-// `memory.low` in proportion to the entitlements. The kernel's own reclaim then respects them between two ticks of the
+// `memory.low` for what tenants use of their entitlements. The kernel's own reclaim then respects them between two ticks of the
 // agent (Justitia, section III-B3).
 
 /// Set `memory.low` of one cgroup.

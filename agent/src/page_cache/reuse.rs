@@ -13,7 +13,6 @@ use justitia_share::curve::{
 };
 use justitia_share::num::{to_f64, to_u64};
 
-use super::entitlements;
 use super::memory_sampler::{CgroupTree, MemorySampler};
 use crate::model::WorkingSet;
 use crate::monitor::{DueQueue, thread_cpu};
@@ -56,6 +55,10 @@ pub const RECENT_ACCESSES: u64 = 1 << 20;
 /// tell the size of a set to 3 %. For a loop, a cache that is slightly too small is of no use at all.
 const MARGIN: f64 = 0.125;
 
+/// A set that is not used ages this much more slowly: its half-life is an hour. A backup takes some hours; what was not used for
+/// a day is of no use.
+const SLOWEST: f64 = 1.0 / 60.0;
+
 /// The status omits points of the curve that change the miss ratio by less.
 const STEP: f64 = 0.01;
 /// The status has no curve below this many accesses a second.
@@ -74,8 +77,8 @@ pub struct Reuse {
     working_set: f64,
     /// The last use of its working set.
     used_at: Option<Instant>,
-    /// For how long its counts have not decayed.
-    rested: Duration,
+    /// Accesses, decaying with time.
+    rate: f64,
 }
 
 impl Reuse {
@@ -91,13 +94,13 @@ impl Reuse {
             shift: first_shift(held / BLOCK),
             working_set: 0.0,
             used_at: None,
-            rested: Duration::ZERO,
+            rate: 0.0,
         }
     }
 
-    /// Takes over the counts by now. `capacity` is the largest cache that a tenant can have, bytes. `rests`: the tenant has
-    /// rested since the last time, so nothing has taken the place of what it used before: the counts do not decay.
-    pub fn record(&mut self, mut counts: ReuseCounts, capacity: u64, rests: bool, now: Instant) {
+    /// Takes over the counts by now. `capacity` is the largest cache that a tenant can have, bytes. The older ones decay as fast as
+    /// the working set is used: where nothing is read, nothing has taken the place of what was used before.
+    pub fn record(&mut self, mut counts: ReuseCounts, capacity: u64, now: Instant) {
         let new = counts.reuse.since(&self.before.reuse);
         let capacity = to_u64(to_f64(capacity) / block(&counts));
         let shift = next_shift(SamplerUse {
@@ -110,13 +113,12 @@ impl Reuse {
         let elapsed = now.saturating_duration_since(self.at);
         // Only counts are compared with the next ones.
         let lookbacks = std::mem::take(&mut counts.lookbacks);
-        let ages = if rests { Duration::ZERO } else { elapsed };
-        self.rested = if rests {
-            self.rested + elapsed
-        } else {
-            Duration::ZERO
-        };
+        let used = self.part_used(new.accesses, elapsed);
+        let ages = elapsed.mul_f64(used.clamp(SLOWEST, 1.0));
         self.recent.add(&new, lookbacks, ages);
+        self.rate = self
+            .rate
+            .mul_add(HALF_LIFE.decay(elapsed), to_f64(new.accesses));
         if shift < self.shift {
             self.recent.restart_observation();
         }
@@ -124,10 +126,19 @@ impl Reuse {
         (self.before, self.at) = (counts, now);
         self.curve = MissRatioCurve::of(&self.recent);
         self.working_set = self.curve.working_set(to_f64(capacity)) * (1.0 + MARGIN);
-        // As many accesses as its working set has blocks, within the time that a block is kept for one read.
-        let accesses = to_f64(new.accesses) * BREAK_EVEN.as_secs_f64();
-        if new.accesses > 0 && accesses >= self.working_set * elapsed.as_secs_f64() {
+        if new.accesses > 0 && self.part_used(new.accesses, elapsed) >= 1.0 {
             self.used_at = Some(now);
+        }
+    }
+
+    /// The accesses in this time as a part of those that its working set needs: as many as it has blocks, within the time that a
+    /// block is kept for one read. 1 or more without a working set.
+    fn part_used(&self, accesses: u64, elapsed: Duration) -> f64 {
+        let needed = self.working_set * elapsed.as_secs_f64() / BREAK_EVEN.as_secs_f64();
+        if needed > 0.0 {
+            to_f64(accesses) / needed
+        } else {
+            1.0
         }
     }
 
@@ -150,7 +161,7 @@ impl Reuse {
     pub fn status(&self) -> Option<CurveStatus> {
         // A steady rate of 1 a second sums up to this, as counts decay.
         let seconds = HALF_LIFE.mean_life().as_secs_f64();
-        let accesses = self.curve.accesses() / seconds * HALF_LIFE.decay(self.rested);
+        let accesses = self.rate / seconds;
         let bytes = |blocks: f64| to_u64(blocks * block(&self.before));
         (accesses >= MIN_RATE).then(|| CurveStatus {
             accesses,
@@ -272,12 +283,8 @@ impl ReuseSampler {
     ) -> (Duration, Duration) {
         let idle_for = memory.idle_for(now);
         let unread_for = self.idle_for(id).unwrap_or(idle_for);
-        let unused_for = if memory.growing(now) {
-            Duration::ZERO
-        } else {
-            unread_for
-        };
-        (idle_for.min(unread_for), unused_for)
+        let steady_for = memory.steady_for(now).unwrap_or(Duration::MAX);
+        (idle_for.min(unread_for), unread_for.min(steady_for))
     }
 
     /// A tenant's accesses, where they are sampled.
@@ -366,8 +373,7 @@ impl ReuseSampler {
         now: Instant,
     ) -> Option<Duration> {
         let tenant = self.tenants.get_mut(&id)?;
-        let node = cgroups.get(id);
-        let alone = node.is_some_and(|node| is_alone(&node.cgroup));
+        let alone = cgroups.get(id).is_some_and(|node| is_alone(&node.cgroup));
         let mut counts = read_counts(probes, tenant.curve)?;
         let before = tenant.accesses.all;
         let of_itself = block_accesses(probes, id).filter(|_| alone);
@@ -379,9 +385,7 @@ impl ReuseSampler {
             MIN_PERIOD
         };
         let shift = tenant.reuse.shift();
-        let grows = node.is_some_and(|node| node.memory.growing(now));
-        let rests = !grows && tenant.reuse.idle_for().is_some_and(entitlements::rests);
-        tenant.reuse.record(counts, capacity, rests, now);
+        tenant.reuse.record(counts, capacity, now);
         let (curve, period, next) = (tenant.curve, tenant.period, tenant.reuse.shift());
         if next != shift {
             self.request(probes, &[(id, Some((curve, next)))]);

@@ -149,7 +149,7 @@ fn tenants(agent: &Agent, rates: &[Option<WindowStats>], pv: &FairnessWindow) ->
             },
             minimum: tenant.minimum.min(tenant.cache),
             requested_protection: tenant.requested_protection.min(tenant.cache),
-            idle: tenant.idle_for.as_secs_f64(),
+            idle: tenant.unused_for.as_secs_f64(),
             growing: tenant.growing,
             exempt: tenant.exempt.map(Reason::from),
             reclaimed: agent.reclaim.reclaimed_from(tenant.key),

@@ -272,7 +272,7 @@ impl<'a> Division<'a> {
         );
         if tenant.leaf && tenant.rests() {
             format!(
-                "{what}it has used neither CPU nor cache for {}, so it gets what they leave",
+                "{what}it has not used its set for {}, so it gets what they leave",
                 seconds(tenant.idle)
             )
         } else if tenant.working_set == 0 {

@@ -232,7 +232,7 @@ fn low(policy: &PolicyStatus, tenant: &TenantStatus) -> String {
         );
     }
     format!(
-        "the part of the entitlement that it demands (now {}) is protected from the kernel's own reclaim; its memory \
+        "the part of the entitlement that it uses (now {}) is protected from the kernel's own reclaim; its memory \
          that is not file pages (now {}) is added, because memory.low counts that too; {written}",
         bytes(tenant.protected),
         bytes(tenant.other),

@@ -203,7 +203,7 @@ fn working_sets_are_divided_first() {
     let text = explain(&status, 2, &CurrentValues::default());
     says(
         &text,
-        &["it has used neither CPU nor cache for 42 s, so it gets what they leave"],
+        &["it has not used its set for 42 s, so it gets what they leave"],
     );
     status.tenants[1].working_set = 0;
     status.tenants[2].working_set = 700 * MIB;

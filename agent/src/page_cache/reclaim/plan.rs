@@ -286,6 +286,7 @@ fn lacking(snapshot: &Snapshot, entitlements: &Entitlements) -> u64 {
     let tenants = &snapshot.tenants;
     let leaves = tenants.iter().filter(|(id, _)| tenants.is_leaf(*id));
     let lacks = leaves.map(|(id, tenant)| match tenant.working_set.evidence {
+        EstimateBasis::Lists if tenant.key == Key::Unmanaged && tenant.growing => u64::MAX,
         EstimateBasis::Lists => tenant.paged_in,
         EstimateBasis::Accesses => entitlements.demands[id.index()]
             .in_use

@@ -11,7 +11,7 @@ fn reader() -> (Reuse, ReuseCounts, Instant) {
     for second in 0..180 {
         now += Duration::from_secs(1);
         read(&mut counts, 600, second < 10);
-        reuse.record(counts.clone(), CAPACITY, false, now);
+        reuse.record(counts.clone(), CAPACITY, now);
     }
     (reuse, counts, now)
 }
@@ -34,7 +34,7 @@ fn of_sparse_blocks_the_pages_in_use_are_the_working_set() {
     for _ in 0..5 {
         now += Duration::from_secs(1);
         read(&mut counts, 600, false);
-        reuse.record(counts.clone(), CAPACITY, false, now);
+        reuse.record(counts.clone(), CAPACITY, now);
     }
     for (found, whole) in [(reuse.working_set().bytes, whole), (size(&reuse), curve)] {
         assert!(
@@ -52,7 +52,7 @@ fn of_sparse_blocks_the_pages_in_use_are_the_working_set() {
         now += Duration::from_secs(1);
         counts.reuse.accesses += 6000;
         (0..6000).for_each(|_| counts.reuse.count(Some(40_000), 1));
-        sparse.record(counts.clone(), CAPACITY, false, now);
+        sparse.record(counts.clone(), CAPACITY, now);
     }
     let blocks = sparse.working_set().bytes / (BLOCK / 16);
     assert!((40_000..50_000).contains(&blocks), "{blocks}");
@@ -70,7 +70,7 @@ fn a_tenant_that_reads_little_of_its_set_is_idle() {
         for _ in 0..20 {
             now += Duration::from_secs(1);
             read(&mut counts, blocks, false);
-            reuse.record(counts.clone(), CAPACITY, false, now);
+            reuse.record(counts.clone(), CAPACITY, now);
         }
         let idle = reuse.idle_for().unwrap();
         assert_eq!(idle == Duration::ZERO, uses, "{blocks}: {idle:?}");
@@ -78,25 +78,44 @@ fn a_tenant_that_reads_little_of_its_set_is_idle() {
     }
 }
 
+/// With a health check each ten seconds, and without.
 #[test]
-fn a_tenant_that_rests_keeps_its_working_set_until_it_uses_another() {
-    let (mut reuse, mut counts, mut now) = reader();
-    let set = reuse.working_set().bytes;
-    for _ in 0..360 {
-        now += Duration::from_secs(10);
-        reuse.record(counts.clone(), CAPACITY, true, now);
+fn a_set_that_is_not_used_is_kept_for_hours_and_not_for_days() {
+    for checks in [0, 1] {
+        let (mut reuse, mut counts, mut now) = reader();
+        let set = reuse.working_set().bytes;
+        let mut rest = |reuse: &mut Reuse, hours: u64| {
+            for _ in 0..hours * 360 {
+                now += Duration::from_secs(10);
+                counts.reuse.accesses += checks;
+                (0..checks).for_each(|_| counts.reuse.count(Some(1), 1));
+                reuse.record(counts.clone(), CAPACITY, now);
+            }
+            reuse.working_set().bytes
+        };
+        let kept = rest(&mut reuse, 4);
+        assert!(kept > set * 3 / 4, "{checks}: {kept} of {set}");
+        // What it accesses now is shown, not what it did.
+        let rate = reuse.status().map_or(0.0, |status| status.accesses);
+        assert!(rate < 0.2, "{checks}: {rate} a second");
+        let kept = rest(&mut reuse, 20);
+        assert!(kept < set / 100, "{checks}: {kept} of {set}");
     }
-    assert_eq!(reuse.working_set().bytes, set);
-    // It is not told to access anything.
-    assert!(reuse.status().is_none());
-    for _ in 0..600 {
-        now += Duration::from_secs(1);
-        counts.reuse.accesses += 100;
-        (0..100).for_each(|_| counts.reuse.count(Some(50), 1));
-        reuse.record(counts.clone(), CAPACITY, false, now);
+}
+
+#[test]
+fn another_set_takes_the_place_of_the_one_before_within_minutes() {
+    for rate in [100, 8] {
+        let (mut reuse, mut counts, mut now) = reader();
+        for _ in 0..1800 {
+            now += Duration::from_secs(1);
+            counts.reuse.accesses += rate;
+            (0..rate).for_each(|_| counts.reuse.count(Some(50), 1));
+            reuse.record(counts.clone(), CAPACITY, now);
+        }
+        let set = reuse.working_set().bytes / BLOCK;
+        assert!((50..70).contains(&set), "{rate}: {set} blocks");
     }
-    let set = reuse.working_set().bytes / BLOCK;
-    assert!((50..70).contains(&set), "{set} blocks");
 }
 
 /// An excluded cgroup is made below it, and removed; then its own counter begins anew.
@@ -119,7 +138,7 @@ fn a_working_set_stays_when_accesses_are_counted_another_way() {
         sampled += if excluded { 50 } else { 0 };
         let of_itself = (!excluded && second != 150).then_some(own);
         counts.reuse.accesses = accesses.record(of_itself, sampled);
-        reuse.record(counts.clone(), CAPACITY, false, now);
+        reuse.record(counts.clone(), CAPACITY, now);
         let set = reuse.working_set().bytes / BLOCK;
         let known = second < 90 || (6_000..7_500).contains(&set);
         assert!(known, "after {second} s: {set} blocks");

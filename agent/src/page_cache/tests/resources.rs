@@ -6,12 +6,13 @@ use super::*;
 fn slab_is_usage_and_is_left_to_kswapd() {
     let mut crawler = leaf(2, 100, 500);
     crawler.slab = 480 * MIB;
-    let mut hot = seen(300, leaf(1, 100, 300));
-    hot.growing = false;
+    let mut hot = seen(300, leaf(1, 100, 310));
+    (hot.growing, hot.slab) = (false, 10 * MIB);
     let snap = snapshot(2, vec![hot.clone(), crawler.clone()]);
     let (entitlements, intents) = plan(&snap);
+    // What goes with its file pages is protected with them.
     assert_eq!(entitlements.protected[0], 300 * MIB);
-    // Of its 494 MiB of entitlement none protects slab.
+    // Of its 494 MiB of entitlement next to none protects slab.
     assert!(entitlements.protected[1] < 20 * MIB, "{entitlements:?}");
     // A quarter of its file pages at once, or slab would shrink out of proportion.
     assert_eq!(intents, [(2, 5 * MIB)]);

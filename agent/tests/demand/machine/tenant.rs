@@ -7,7 +7,6 @@ use justitia_agent::model::{Key, Tenant};
 use justitia_agent::page_cache::{
     MemoryCounters, MemorySampler, RECENT_ACCESSES, Reuse, ReuseCounts,
 };
-use justitia_api::RESTS_AFTER;
 use justitia_kernel::PAGE_SIZE;
 use justitia_kernel::cgroup::CgroupId;
 use justitia_kernel::memory::MemoryStat;
@@ -196,10 +195,7 @@ impl SimTenant {
             touched: self.sampler.touched(RECENT_ACCESSES),
             lookbacks: self.sampler.lookbacks().collect(),
         };
-        let unused_for = self.reuse.idle_for();
-        let rests = !self.memory.growing(now)
-            && unused_for.is_some_and(|unused| unused.as_secs_f64() >= RESTS_AFTER);
-        self.reuse.record(counted, capacity, rests, now);
+        self.reuse.record(counted, capacity, now);
         self.sampler.set_shift(self.reuse.shift());
     }
 
@@ -234,11 +230,9 @@ impl SimTenant {
             growing: memory.growing(now),
             paged_in: memory.paged_in_lately(now),
             idle_for: STEP * u32::try_from(step - self.used_at).unwrap(),
-            unused_for: if memory.growing(now) {
-                Duration::ZERO
-            } else {
-                self.reuse.idle_for().unwrap_or_default()
-            },
+            unused_for: (self.reuse.idle_for())
+                .unwrap_or_else(|| memory.idle_for(now))
+                .min(memory.steady_for(now).unwrap_or(Duration::MAX)),
             mapped: memory.mapped,
             unseen: memory.unseen(&self.reuse.working_set(), now),
             working_set: self.reuse.working_set(),
