@@ -86,7 +86,8 @@ impl Entitlements {
 }
 
 /// So much slab goes with file pages, one byte to eight: the nodes of their trees, which also remember evicted pages, inodes and
-/// buffer heads. The kernel counts it against `memory.low`, so without it as many file pages would be unprotected.
+/// buffer heads. It is part of a working set and of `memory.low`, against which the kernel counts it: else as many file pages would
+/// be taken again and again, from a set that rests down to the last one.
 const SLAB_OF_FILES: u64 = 8;
 
 /// What each tenant gets, and what orphaned pages get: of a cgroup's as one more child of it; of the unmanaged tenant's as
@@ -139,7 +140,7 @@ fn unmanaged_share(snapshot: &Snapshot, capacity: u64) -> u64 {
 /// - Pages from before the observation of accesses count as used until the accesses have been observed long enough.
 /// - Where accesses cannot be seen, growth is the only sign of use. The unmanaged tenant is entitled to its share while it
 ///   grows, and to its pages for two minutes after.
-/// - Slab is no working set: it is divided like data that is read once.
+/// - Slab is no working set, except for the little that goes with file pages: it is divided like data that is read once.
 pub(super) fn demand(tenant: &Tenant, leaf: bool, share: u64, policy: &Policy) -> Demand {
     // An inner node's unreclaimable pages are its leaves'.
     let unreclaimable = if leaf { tenant.unreclaimable } else { 0 };
@@ -216,7 +217,8 @@ fn working_set(tenant: &Tenant, file: u64, share: u64) -> u64 {
     let used = read.saturating_add(tenant.mapped.min(file));
     let reached = if tenant.growing { tenant.paged_in } else { 0 };
     let used = used.min(file.saturating_add(reached));
-    used.max(tenant.unseen.min(file))
+    let used = used.max(tenant.unseen.min(file));
+    used.saturating_add(tenant.slab.min(used / SLAB_OF_FILES))
 }
 
 /// Reactions longer than this do not increase the free headroom further.
