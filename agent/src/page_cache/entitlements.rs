@@ -67,8 +67,7 @@ impl Entitlements {
                 let known = policy.demand == DemandModel::Use && !is_unsure(tenant);
                 let used = demand.working_set.max(demand.minimum);
                 let keeps = if known { used } else { demand.total };
-                let files = keeps.min(entitled.saturating_sub(tenant.slab));
-                files + tenant.slab.min(files / SLAB_OF_FILES)
+                with_slab(tenant, keeps.min(entitled.saturating_sub(tenant.slab))).min(keeps)
             })
             .collect();
         Self {
@@ -85,10 +84,16 @@ impl Entitlements {
     }
 }
 
-/// So much slab goes with file pages, one byte to eight: the nodes of their trees, which also remember evicted pages, inodes and
-/// buffer heads. It is part of a working set and of `memory.low`, against which the kernel counts it: else as many file pages would
-/// be taken again and again, from a set that rests down to the last one.
-const SLAB_OF_FILES: u64 = 8;
+/// At most so much slab goes with file pages, one byte to two: inodes and entries of directories, a third of files of 4 KiB; the
+/// nodes of their trees, which also remember evicted pages; buffer heads.
+const SLAB_OF_FILES: u64 = 2;
+
+/// A tenant's file pages, of which it has so many, and the slab that goes with them. It is part of a working set and of
+/// `memory.low`, against which the kernel counts it: else as many file pages would be taken again and again, from a set that
+/// rests down to the last one.
+pub(super) fn with_slab(tenant: &Tenant, files: u64) -> u64 {
+    files.saturating_add(tenant.slab.min(files / SLAB_OF_FILES))
+}
 
 /// What each tenant gets, and what orphaned pages get: of a cgroup's as one more child of it; of the unmanaged tenant's as
 /// one more top-level cgroup, but it is counted as that tenant's.
@@ -217,8 +222,7 @@ fn working_set(tenant: &Tenant, file: u64, share: u64) -> u64 {
     let used = read.saturating_add(tenant.mapped.min(file));
     let reached = if tenant.growing { tenant.paged_in } else { 0 };
     let used = used.min(file.saturating_add(reached));
-    let used = used.max(tenant.unseen.min(file));
-    used.saturating_add(tenant.slab.min(used / SLAB_OF_FILES))
+    with_slab(tenant, used.max(tenant.unseen.min(file)))
 }
 
 /// Reactions longer than this do not increase the free headroom further.

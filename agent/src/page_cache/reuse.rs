@@ -282,7 +282,10 @@ impl ReuseSampler {
         now: Instant,
     ) -> (Duration, Duration) {
         let idle_for = memory.idle_for(now);
-        let unread_for = self.idle_for(id).unwrap_or(idle_for);
+        let unread_for = self.get(id).map_or(idle_for, |reuse| {
+            let observed_for = reuse.working_set().observed_for;
+            reuse.idle_for().unwrap_or(observed_for)
+        });
         let steady_for = memory.steady_for(now).unwrap_or(Duration::MAX);
         (idle_for.min(unread_for), unread_for.min(steady_for))
     }

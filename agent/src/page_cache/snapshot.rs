@@ -12,7 +12,7 @@ use justitia_share::{NodeId, Tree};
 
 use super::memory_sampler::Node;
 use crate::config::Config;
-use crate::model::{Key, MAX_RECLAIM_CHILDREN, Memory, Snapshot, Tenant};
+use crate::model::{Key, MAX_RECLAIM_CHILDREN, MIN_OBSERVATION, Memory, Snapshot, Tenant};
 use crate::monitor::Monitor;
 
 impl Monitor {
@@ -220,11 +220,15 @@ impl Monitor {
         tenants[of].orphaned_lately = lately.held.min(orphaned).max(in_use);
     }
 
-    /// Cache beyond its own that a tenant uses, bytes: the part of its working set that its reads find elsewhere.
+    /// Cache beyond its own that a tenant uses, bytes: the part of its working set that its reads find elsewhere. Of one that has not
+    /// read for minutes that is not known.
     fn uncovered(&self, tenant: &Tenant, now: Instant) -> u64 {
         let Key::Cgroup(id) = tenant.key else {
             return 0;
         };
+        if tenant.unused_for >= MIN_OBSERVATION {
+            return 0;
+        }
         let stats = self.app_io.stats(id, now);
         let hits = stats.and_then(|stats| stats.recent.hit_ratio());
         let found = to_f64(tenant.working_set.bytes) * hits.unwrap_or(1.0);

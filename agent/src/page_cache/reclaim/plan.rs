@@ -7,7 +7,7 @@ use justitia_share::num::{to_f64, to_u64};
 use justitia_share::{NodeId, Tree, apportion_reclaim, excess};
 
 use crate::model::{Key, Snapshot, Tenant};
-use crate::page_cache::entitlements::Entitlements;
+use crate::page_cache::entitlements::{Entitlements, with_slab};
 
 /// Reclaim this much from one tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -290,7 +290,7 @@ fn lacking(snapshot: &Snapshot, entitlements: &Entitlements) -> u64 {
         EstimateBasis::Lists => tenant.paged_in,
         EstimateBasis::Accesses => entitlements.demands[id.index()]
             .in_use
-            .saturating_sub(tenant.own - tenant.slab),
+            .saturating_sub(with_slab(tenant, tenant.own - tenant.slab)),
     });
     lacks.fold(0, u64::saturating_add)
 }

@@ -118,6 +118,16 @@ fn each_reason_to_swap_nothing_out() {
     for (name, change) in cases {
         assert_eq!(with_swap(change), None, "{name}");
     }
+    // All of it is there, with the slab that goes with it.
+    let whole = with_swap(|snap| {
+        let second = snap.tenants.node(1).unwrap();
+        snap.tenants[second] = seen(390, leaf(2, 100, 400));
+        snap.tenants[second].slab = 10 * MIB;
+        let third = snap.tenants.node(2).unwrap();
+        snap.tenants[third] = seen(0, leaf(3, 100, 300));
+        *app(snap) = seen(0, app(snap).clone());
+    });
+    assert_eq!(whole, None);
     let few_come_back = with_swap(|snap| {
         (app(snap).swapped_out, app(snap).swapped_in) = (40 * MIB, 5 * MIB);
     });
@@ -127,16 +137,19 @@ fn each_reason_to_swap_nothing_out() {
 /// Each plan would take as many of its file pages as there is slab that goes with them, and find the set smaller.
 #[test]
 fn a_set_that_rests_is_not_taken_piece_by_piece() {
-    let mut rests = seen(300, leaf(1, 100, 310));
-    (rests.growing, rests.slab) = (false, 10 * MIB);
-    rests.unused_for = Duration::from_secs(600);
-    rests.idle_for = rests.unused_for;
-    let stream = seen(0, leaf(2, 800, 400));
-    for _ in 0..100 {
-        let (_, intents) = plan(&snapshot(2, vec![rests.clone(), stream.clone()]));
-        let taken = intents.iter().filter(|intent| intent.0 == 1);
-        let taken: u64 = taken.map(|intent| intent.1).sum();
-        (rests.cache, rests.own) = (rests.cache - taken, rests.own - taken);
+    // Of large files, and of files of 4 KiB.
+    for slab in [10, 100] {
+        let mut rests = seen(300, leaf(1, 100, 300 + slab));
+        (rests.growing, rests.slab) = (false, slab * MIB);
+        rests.unused_for = Duration::from_secs(600);
+        rests.idle_for = rests.unused_for;
+        let stream = seen(0, leaf(2, 800, 300));
+        for _ in 0..100 {
+            let (_, intents) = plan(&snapshot(2, vec![rests.clone(), stream.clone()]));
+            let taken = intents.iter().filter(|intent| intent.0 == 1);
+            let taken: u64 = taken.map(|intent| intent.1).sum();
+            (rests.cache, rests.own) = (rests.cache - taken, rests.own - taken);
+        }
+        assert_eq!(rests.own, (300 + slab) * MIB);
     }
-    assert_eq!(rests.own, 310 * MIB);
 }

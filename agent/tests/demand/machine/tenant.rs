@@ -231,7 +231,7 @@ impl SimTenant {
             paged_in: memory.paged_in_lately(now),
             idle_for: STEP * u32::try_from(step - self.used_at).unwrap(),
             unused_for: (self.reuse.idle_for())
-                .unwrap_or_else(|| memory.idle_for(now))
+                .unwrap_or(self.reuse.working_set().observed_for)
                 .min(memory.steady_for(now).unwrap_or(Duration::MAX)),
             mapped: memory.mapped,
             unseen: memory.unseen(&self.reuse.working_set(), now),
