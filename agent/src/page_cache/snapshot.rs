@@ -123,6 +123,10 @@ impl Monitor {
     /// The protection that the ancestors of a cgroup leave it, as their operators have set it: the kernel gives no cgroup more. What
     /// this agent has set is not among that.
     fn left_to(&self, node: &Node) -> Protection {
+        // The author of each ancestor's `memory.min` costs a system call: ask only where there is something to cap.
+        if (node.external_low, node.memory.limits.min) == (0, 0) {
+            return Protection::ROOT;
+        }
         let parent = |node: &Node| self.cgroups.get(node.parent?);
         std::iter::successors(parent(node), |node| parent(node))
             .fold(Protection::ROOT, |cap, node| {
