@@ -417,7 +417,11 @@ fn texts(glob: &str) -> usize {
         match byte {
             _ if escaped => {}
             b'{' => open.push(1_usize),
-            b',' => open.iter_mut().rev().take(1).for_each(|count| *count += 1),
+            b',' => {
+                if let Some(count) = open.last_mut() {
+                    *count += 1;
+                }
+            }
             b'}' => product = product.saturating_mul(open.pop().unwrap_or(1)),
             _ => {}
         }
